@@ -1,0 +1,203 @@
+"""What we know of one kind of accelerator: a frozen value read from YAML.
+
+One file describes a vendor and holds one or more *kinds* (Huawei sells several chips, MetaX sells whole and shared
+cards). Each kind has resource names of its own, so a container's resources tell which kind it wants.
+Keys are camelCase in YAML. Sizes are MiB, compute is percent of one card unless ``units_per_card`` says otherwise.
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", gc=False):
+    """Base: immutable, and an unknown key is an error (a typo must not silently become a default)."""
+
+
+class Resources(_Data):
+    """Extended resource names, as written in a container's limits."""
+
+    count: str
+    memory: str | None = None
+    memory_percentage: str | None = None
+    cores: str | None = None
+    priority: str | None = None
+    cores_alone: str | None = None
+    """A resource that counts compute units by itself, without a card count (AWS NeuronCores)."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return every resource name of the kind, the count first."""
+        optional = (self.memory, self.memory_percentage, self.cores, self.priority, self.cores_alone)
+        return (self.count, *(name for name in optional if name is not None))
+
+
+class Size(_Data):
+    """A size that the vendor cuts cards into."""
+
+    mib: int
+    name: str = ""
+    """Template name the vendor's plugin expects, for example ``vir05_1c_16g``."""
+    core_percent: int | None = None
+    """Compute that comes with the size, percent of the card."""
+
+
+class MemoryRule(_Data):
+    """How a memory request becomes MiB of one card."""
+
+    unit_mib: int = 1
+    """MiB per unit of a bare number; a number with a suffix always counts bytes."""
+    sizes: tuple[Size, ...] = ()
+    """Sizes on sale, ascending; empty means any."""
+    rounding: Literal["exact", "up"] = "exact"
+    """``exact``: a size not on sale is refused. ``up``: the next larger size is given."""
+    card_mib: int | None = None
+    """Memory of a card, where every card of the kind has the same."""
+    capacity_mib: int | None = None
+    """Largest request that still means a whole card (nominal size), where it differs from ``card_mib``."""
+    scope: Literal["card", "container"] = "card"
+    """``container``: the number is the total of all cards of the container."""
+    exact_when: str = ""
+    """``annotation=value`` on the pod that switches the rounding off."""
+
+
+class CoreRule(_Data):
+    """How a compute request becomes percent of one card."""
+
+    units_per_card: int = 100
+    default_percent: int = 0
+    """Given when the container asks for none; 0 means no cap."""
+    scope: Literal["card", "container"] = "card"
+    follows_memory: bool = False
+    """Compute is the same fraction of the card as memory."""
+    whole_cards_take_all: bool = False
+    """Several cards in one container are whole cards."""
+
+
+class CountRule(_Data):
+    """How many cards one container may ask for."""
+
+    allowed: tuple[int, ...] = ()
+    """Empty means any number up to ``maximum``."""
+    maximum: int | None = None
+    round_up_to: int = 1
+    """A count of 1 becomes this many; other counts must be a multiple of it (modules of two chips)."""
+    shared_only_alone: bool = False
+    """A container with more than one card gets whole cards; a part of a card then is an error."""
+
+
+class Selection(_Data):
+    """Pod annotations by which people pick cards; several keys mean the same thing (older spellings)."""
+
+    use_uuid: tuple[str, ...] = ()
+    nouse_uuid: tuple[str, ...] = ()
+    use_type: tuple[str, ...] = ()
+    nouse_type: tuple[str, ...] = ()
+    numa_bind: tuple[str, ...] = ()
+    mode: tuple[str, ...] = ()
+
+    def keys(self) -> frozenset[str]:
+        """Return every annotation key."""
+        return frozenset(
+            self.use_uuid + self.nouse_uuid + self.use_type + self.nouse_type + self.numa_bind + self.mode
+        )
+
+
+class ChoiceAnnotation(_Data):
+    """A pod annotation of the vendor with a fixed set of values."""
+
+    key: str
+    values: tuple[str, ...]
+    default: str | None = None
+    """Written by the webhook when the pod does not say."""
+
+
+class NodeFormat(_Data):
+    """Where and how a node tells its cards."""
+
+    grammar: Literal["json", "text", "capacity", "metax"]
+    register: str = ""
+    """Node annotation with the cards (all grammars but ``capacity``)."""
+    handshake: str = ""
+    slots_per_card: int = 100
+    """Containers that may share one card (``capacity`` only)."""
+    card_name: str = ""
+    """Name of a card, with ``{node}`` and ``{index}`` (``capacity`` only)."""
+    cards_from: Literal["count", "cores"] = "count"
+    """Which resource in the node's capacity counts the cards (``capacity`` only)."""
+
+
+class JsonList(_Data):
+    """A JSON value made of the devices of the pod."""
+
+    shape: Literal["devices", "containers", "byContainer"]
+    """One flat list, a list per container, or an object keyed by container name."""
+    fields: dict[str, str]
+    """JSON key to: uuid, memory, cores, index, size, units, ``true``, ``false``."""
+    omit_empty: bool = True
+    """Leave out keys whose value is empty or 0, as Go's omitempty does."""
+
+
+class ExtraAnnotation(_Data):
+    """A pod annotation besides HAMi's two device strings that the vendor's plugin reads."""
+
+    key: str
+    text: str | None = None
+    """With {node}, {seconds}, {nanoseconds}, {indices}, {first_index}, {first_cores}, {first_units}, {first_size}."""
+    json: JsonList | None = None
+
+
+class PodFormat(_Data):
+    """Pod annotations by which the allocation reaches the vendor's (or HAMi's) plugin."""
+
+    allocated: str
+    to_allocate: str | None = None
+    """Absent where the vendor's plugin reads only its own keys."""
+    extra: tuple[ExtraAnnotation, ...] = ()
+
+    def keys(self) -> tuple[str, ...]:
+        """Return every key we may write."""
+        own = (self.allocated,) if self.to_allocate is None else (self.to_allocate, self.allocated)
+        return own + tuple(extra.key for extra in self.extra)
+
+
+class ContainerEnv(_Data):
+    """An environment variable the vendor's runtime needs; ``value`` may hold {container}."""
+
+    name: str
+    value: str
+
+
+class Family(_Data):
+    """One kind of accelerator."""
+
+    name: str
+    vendor: str
+    word: str
+    """HAMi's word for the kind: the TYPE field of its device strings."""
+    resources: Resources
+    shared: bool = True
+    """False: cards are handed out whole."""
+    memory: MemoryRule = MemoryRule()
+    cores: CoreRule = CoreRule()
+    counts: CountRule = CountRule()
+    selection: Selection = Selection()
+    choices: tuple[ChoiceAnnotation, ...] = ()
+    node: NodeFormat
+    pod: PodFormat
+    topology: Literal["none", "links", "ring", "aligned", "pairs", "group"] = "none"
+    """What makes several cards a good set: measured links, neighbours in a ring, aligned blocks, modules of two, or
+    fixed groups."""
+    pod_type: Literal["word", "model"] = "word"
+    """What stands in the TYPE field of the pod's device string."""
+    visible_devices_env: str = ""
+    """Environment variable by which a container picks cards itself; users may not set it in pods of this kind."""
+    container_env: tuple[ContainerEnv, ...] = ()
+
+
+class FamilyFile(_Data):
+    """One YAML file."""
+
+    version: Literal[1]
+    vendor: str
+    title: str
+    kinds: tuple[Family, ...]
