@@ -14,7 +14,7 @@ class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Base: immutable, and an unknown key is an error (a typo must not silently become a default)."""
 
 
-class Resources(_Data):
+class Resources(_Data, frozen=True, kw_only=True):
     """Extended resource names, as written in a container's limits."""
 
     count: str
@@ -31,7 +31,7 @@ class Resources(_Data):
         return (self.count, *(name for name in optional if name is not None))
 
 
-class Size(_Data):
+class Size(_Data, frozen=True, kw_only=True):
     """A size that the vendor cuts cards into."""
 
     mib: int
@@ -41,7 +41,7 @@ class Size(_Data):
     """Compute that comes with the size, percent of the card."""
 
 
-class MemoryRule(_Data):
+class MemoryRule(_Data, frozen=True, kw_only=True):
     """How a memory request becomes MiB of one card."""
 
     unit_mib: int = 1
@@ -60,7 +60,7 @@ class MemoryRule(_Data):
     """``annotation=value`` on the pod that switches the rounding off."""
 
 
-class CoreRule(_Data):
+class CoreRule(_Data, frozen=True, kw_only=True):
     """How a compute request becomes percent of one card."""
 
     units_per_card: int = 100
@@ -73,7 +73,7 @@ class CoreRule(_Data):
     """Several cards in one container are whole cards."""
 
 
-class CountRule(_Data):
+class CountRule(_Data, frozen=True, kw_only=True):
     """How many cards one container may ask for."""
 
     allowed: tuple[int, ...] = ()
@@ -85,7 +85,7 @@ class CountRule(_Data):
     """A container with more than one card gets whole cards; a part of a card then is an error."""
 
 
-class Selection(_Data):
+class Selection(_Data, frozen=True, kw_only=True):
     """Pod annotations by which people pick cards; several keys mean the same thing (older spellings)."""
 
     use_uuid: tuple[str, ...] = ()
@@ -97,12 +97,10 @@ class Selection(_Data):
 
     def keys(self) -> frozenset[str]:
         """Return every annotation key."""
-        return frozenset(
-            self.use_uuid + self.nouse_uuid + self.use_type + self.nouse_type + self.numa_bind + self.mode
-        )
+        return frozenset(self.use_uuid + self.nouse_uuid + self.use_type + self.nouse_type + self.numa_bind + self.mode)
 
 
-class ChoiceAnnotation(_Data):
+class ChoiceAnnotation(_Data, frozen=True, kw_only=True):
     """A pod annotation of the vendor with a fixed set of values."""
 
     key: str
@@ -111,7 +109,7 @@ class ChoiceAnnotation(_Data):
     """Written by the webhook when the pod does not say."""
 
 
-class NodeFormat(_Data):
+class NodeFormat(_Data, frozen=True, kw_only=True):
     """Where and how a node tells its cards."""
 
     grammar: Literal["json", "text", "capacity", "metax"]
@@ -126,7 +124,7 @@ class NodeFormat(_Data):
     """Which resource in the node's capacity counts the cards (``capacity`` only)."""
 
 
-class JsonList(_Data):
+class JsonList(_Data, frozen=True, kw_only=True):
     """A JSON value made of the devices of the pod."""
 
     shape: Literal["devices", "containers", "byContainer"]
@@ -137,7 +135,7 @@ class JsonList(_Data):
     """Leave out keys whose value is empty or 0, as Go's omitempty does."""
 
 
-class ExtraAnnotation(_Data):
+class ExtraAnnotation(_Data, frozen=True, kw_only=True):
     """A pod annotation besides HAMi's two device strings that the vendor's plugin reads."""
 
     key: str
@@ -146,7 +144,7 @@ class ExtraAnnotation(_Data):
     json: JsonList | None = None
 
 
-class PodFormat(_Data):
+class PodFormat(_Data, frozen=True, kw_only=True):
     """Pod annotations by which the allocation reaches the vendor's (or HAMi's) plugin."""
 
     allocated: str
@@ -160,14 +158,14 @@ class PodFormat(_Data):
         return own + tuple(extra.key for extra in self.extra)
 
 
-class ContainerEnv(_Data):
+class ContainerEnv(_Data, frozen=True, kw_only=True):
     """An environment variable the vendor's runtime needs; ``value`` may hold {container}."""
 
     name: str
     value: str
 
 
-class Family(_Data):
+class Family(_Data, frozen=True, kw_only=True):
     """One kind of accelerator."""
 
     name: str
@@ -194,7 +192,7 @@ class Family(_Data):
     container_env: tuple[ContainerEnv, ...] = ()
 
 
-class FamilyFile(_Data):
+class FamilyFile(_Data, frozen=True, kw_only=True):
     """One YAML file."""
 
     version: Literal[1]
