@@ -1,0 +1,1 @@
+"""The vocabulary: cards, nodes, requests, allocations, units, annotation formats, device families, errors."""
