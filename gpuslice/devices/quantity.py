@@ -2,6 +2,9 @@
 
 Grammar (k8s.io/apimachinery, resource.Quantity): an optional sign, digits with an optional fraction, then a binary
 suffix ``Ki Mi Gi Ti Pi Ei``, a decimal suffix ``n u m k M G T P E``, or an exponent ``e3``/``E-2``.
+
+The API server stores quantities in canonical form, so whoever wrote ``3000`` is read back as ``3k``. A decimal suffix
+therefore multiplies and says nothing about the unit; only a binary suffix tells that bytes are meant.
 """
 
 import re
@@ -11,6 +14,8 @@ from gpuslice.devices.errors import BadQuantity
 
 MAX_INT32 = 2**31 - 1
 MIB = 2**20
+MAX_MEMORY_MIB = 2**21
+"""2 TiB on one card: more is a slip of the unit, such as ``4G`` (4,000,000,000 MiB)."""
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {
@@ -26,8 +31,10 @@ _DECIMAL = {
     "E": Fraction(10**18),
 }
 _QUANTITY = re.compile(
-    r"(?P<sign>[+-]?)(?P<number>\d+(?:\.\d*)?|\.\d+)(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?\d{1,2}))"
+    r"(?P<sign>[+-]?)(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?[0-9]{1,2}))"
 )
+_LONGEST = 64
 
 
 def parse_quantity(text: str | float) -> Fraction:
@@ -37,7 +44,7 @@ def parse_quantity(text: str | float) -> Fraction:
         BadQuantity: The text is not a quantity.
     """
     written = str(text)
-    match = _QUANTITY.fullmatch(written)
+    match = _QUANTITY.fullmatch(written) if len(written) <= _LONGEST else None
     if match is None:
         raise BadQuantity(written, "is not a Kubernetes quantity", "write a number such as 3000, 16Gi or 500Mi")
     value = Fraction(match["number"])
@@ -49,9 +56,9 @@ def parse_quantity(text: str | float) -> Fraction:
     return -value if match["sign"] == "-" else value
 
 
-def has_suffix(text: str | float) -> bool:
-    """Tell whether a quantity carries a size suffix (then it counts bytes where we expect MiB)."""
-    return str(text)[-1:] in set("ikMGTPE")
+def counts_bytes(text: str | float) -> bool:
+    """Tell whether a quantity carries a binary suffix, which means bytes where a plain number means MiB."""
+    return str(text).endswith("i")
 
 
 def whole_number(text: str | float, *, maximum: int = MAX_INT32) -> int:
@@ -61,28 +68,37 @@ def whole_number(text: str | float, *, maximum: int = MAX_INT32) -> int:
         BadQuantity: It is fractional, negative or too large.
     """
     value = parse_quantity(text)
+    remedy = f"write a whole number from 0 to {maximum}"
     if value < 0:
-        raise BadQuantity(str(text), "is negative", f"write a whole number between 0 and {maximum}")
+        raise BadQuantity(str(text), "is negative", remedy)
     if value.denominator != 1:
-        raise BadQuantity(str(text), "is not a whole number", f"write a whole number between 0 and {maximum}")
+        raise BadQuantity(str(text), "is not a whole number", remedy)
     if value > maximum:
-        raise BadQuantity(str(text), f"is more than {maximum}", f"write a whole number between 0 and {maximum}")
+        raise BadQuantity(str(text), f"is more than {maximum}", remedy)
     return int(value)
 
 
-def mebibytes(text: str | float, *, factor: int = 1) -> int:
-    """Return device memory in MiB: a plain number counts MiB × factor, a number with a suffix counts bytes.
+def mebibytes(text: str | float, *, factor: int = 1, maximum: int = MAX_MEMORY_MIB) -> int:
+    """Return device memory in MiB: a plain number counts ``factor`` MiB each, a binary suffix counts bytes.
 
     Args:
         text: The quantity as written.
         factor: MiB per unit of a plain number (families that count memory in blocks).
+        maximum: Largest result, MiB.
 
     Raises:
         BadQuantity: It is negative, too large, or not a whole number of MiB.
     """
-    if not has_suffix(text):
-        return whole_number(text, maximum=MAX_INT32 // factor) * factor
-    value = parse_quantity(text) / MIB
+    value = parse_quantity(text)
+    value = value / MIB if counts_bytes(text) else value * factor
+    unit = "MiB" if factor == 1 else f"blocks of {factor} MiB"
+    remedy = f"write {unit} as a plain number, or a size such as 3000Mi or 16Gi"
+    if value < 0:
+        raise BadQuantity(str(text), "is negative", remedy)
     if value.denominator != 1:
-        raise BadQuantity(str(text), "is not a whole number of MiB", "write MiB, for example 3000 or 3000Mi")
-    return whole_number(str(int(value)))
+        raise BadQuantity(str(text), "is not a whole number of MiB", remedy)
+    if value > maximum:
+        raise BadQuantity(str(text), f"is {int(value)} MiB, more than any card has", remedy)
+    if not counts_bytes(text) and value % factor:
+        raise BadQuantity(str(text), f"is not a whole number of {unit}", remedy)
+    return int(value)

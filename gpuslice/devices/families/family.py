@@ -56,6 +56,8 @@ class MemoryRule(_Data, frozen=True, kw_only=True):
     """Largest request that still means a whole card (nominal size), where it differs from ``card_mib``."""
     scope: Literal["card", "container"] = "card"
     """``container``: the number is the total of all cards of the container."""
+    default_mib: int = 0
+    """Given when the container asks for none; 0 means the whole card's memory."""
     exact_when: str = ""
     """``annotation=value`` on the pod that switches the rounding off."""
 
@@ -69,8 +71,8 @@ class CoreRule(_Data, frozen=True, kw_only=True):
     scope: Literal["card", "container"] = "card"
     follows_memory: bool = False
     """Compute is the same fraction of the card as memory."""
-    whole_cards_take_all: bool = False
-    """Several cards in one container are whole cards."""
+    alone_units_per_card: int = 1
+    """Units of ``resources.cores_alone`` on one card."""
 
 
 class CountRule(_Data, frozen=True, kw_only=True):
@@ -78,11 +80,13 @@ class CountRule(_Data, frozen=True, kw_only=True):
 
     allowed: tuple[int, ...] = ()
     """Empty means any number up to ``maximum``."""
-    maximum: int | None = None
+    maximum: int = 1024
+    default: int = 1
+    """Cards of a container that asks for memory or compute only; 0 means that such a container is refused."""
     round_up_to: int = 1
     """A count of 1 becomes this many; other counts must be a multiple of it (modules of two chips)."""
-    shared_only_alone: bool = False
-    """A container with more than one card gets whole cards; a part of a card then is an error."""
+    several_are_whole: bool = False
+    """A container with more than one card gets whole cards; asking for a part of each is refused."""
 
 
 class Selection(_Data, frozen=True, kw_only=True):
