@@ -1,0 +1,1 @@
+"""Embedded cluster for demos and tests: API server, scheduler loop, kubelet, drivers, trace replay."""

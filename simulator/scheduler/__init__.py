@@ -1,0 +1,1 @@
+"""A scheduler loop that calls an extender exactly as kube-scheduler does."""
