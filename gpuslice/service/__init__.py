@@ -1,0 +1,1 @@
+"""The shell of every daemon: settings, logs, health and metrics, TLS reload, signals."""
