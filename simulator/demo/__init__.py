@@ -1,0 +1,1 @@
+"""`gpuslice demo`: the whole path on one machine, every joint real."""
