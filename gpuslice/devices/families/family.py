@@ -156,7 +156,7 @@ class PodFormat(_Data, frozen=True, kw_only=True):
     """Absent where the vendor's plugin reads only its own keys."""
     extra: tuple[ExtraAnnotation, ...] = ()
 
-    def keys(self) -> tuple[str, ...]:
+    def annotation_keys(self) -> tuple[str, ...]:
         """Return every key we may write."""
         own = (self.allocated,) if self.to_allocate is None else (self.to_allocate, self.allocated)
         return own + tuple(extra.key for extra in self.extra)

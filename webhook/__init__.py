@@ -1,0 +1,1 @@
+"""Admission: one verdict for every pod that wants a device, before anything else sees it."""

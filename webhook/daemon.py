@@ -1,0 +1,86 @@
+"""The webhook as a process: TLS listener, probes, and files that are followed while it runs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, cast
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from gpuslice.devices.errors import BadConfiguration
+from gpuslice.service.certificates import ServingCertificate
+from gpuslice.service.health import Health, HealthServer
+from gpuslice.service.listener import open_socket, serve_http
+from gpuslice.service.process import until_stopped, write_ports
+from webhook.admission import Admission
+from webhook.routes import make_app
+from webhook.settings import WebhookSettings
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIApplication
+
+log = structlog.get_logger(__name__)
+
+POLICY_POLL_SECONDS = 5.0
+
+
+class CurrentAdmission:
+    """The rules in force; a broken policy file is logged and the last good rules stay."""
+
+    def __init__(self, settings: WebhookSettings) -> None:
+        self._settings = settings
+        self._families = settings.families()
+        self.now = Admission(self._families, settings.policy())
+
+    def refresh(self) -> None:
+        """Read the policy file again."""
+        try:
+            policy = self._settings.policy()
+        except BadConfiguration as error:
+            log.warning("policy_not_loaded", error=str(error))
+            return
+        if policy != self.now.policy:
+            self.now = Admission(self._families, policy)
+            log.info("policy_reloaded", file=str(self._settings.namespace_policy))
+
+    async def follow(self, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Refresh until cancelled."""
+        while True:
+            await sleep(POLICY_POLL_SECONDS)
+            self.refresh()
+
+
+async def serve(settings: WebhookSettings, stopping: asyncio.Event) -> None:
+    """Serve until ``stopping`` is set.
+
+    Raises:
+        BadConfiguration: A file or address is wrong.
+    """
+    if settings.self_signed is not None:
+        from webhook.certificates import ensure_self_signed  # noqa: PLC0415  cryptography costs 15 MiB
+
+        ensure_self_signed(settings.self_signed, settings.self_signed_host)
+    current = CurrentAdmission(settings)
+    certificate = ServingCertificate(*settings.certificate_files(), client_authority=settings.tls_client_ca)
+    registry = CollectorRegistry()
+    health = Health()
+    listening = open_socket(settings.listen)
+    port = int(listening.getsockname()[1])
+    started = asyncio.Event()
+    health.ready["listener"] = lambda: None if started.is_set() else "not listening yet"
+    app = make_app(lambda: current.now, registry)
+    async with HealthServer(health, registry, host=settings.metrics_host, port=settings.metrics_port) as probes:
+
+        def on_started() -> None:
+            started.set()
+            write_ports(settings.ports_file, {"listen": port, "metrics": probes.port})
+            log.info("listening", port=port, metrics=probes.port, families=len(current.now.families.kinds))
+
+        await until_stopped(
+            stopping,
+            serve_http(
+                cast("ASGIApplication", app), listening, stopping, tls=certificate.context, on_started=on_started
+            ),
+            certificate.follow(),
+            current.follow(),
+        )

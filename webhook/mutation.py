@@ -1,0 +1,139 @@
+"""The smallest JSON patch that makes an accepted pod one of ours. Unknown fields of the object are never touched."""
+
+from collections.abc import Iterator
+
+from gpuslice.devices.demands import ContainerRequest
+from gpuslice.devices.families import Families
+from gpuslice.devices.families.family import Family
+from webhook.inspection import Findings
+from webhook.isolation import steering_names, steers
+from webhook.namespaces import NamespacePolicy
+from webhook.pods import AdmittedContainer, AdmittedPod, EnvVar
+from webhook.policy import Policy
+from webhook.review import Operation
+
+
+def escape(token: str) -> str:
+    """Return a key as a JSON pointer token (RFC 6901)."""
+    return token.replace("~", "~0").replace("/", "~1")
+
+
+class PodMutation:
+    """Collects the operations for one pod."""
+
+    def __init__(self, pod: AdmittedPod, findings: Findings, families: Families, policy: Policy) -> None:
+        self._pod = pod
+        self._requests = {demand.name: demand.request for demand in findings.request.containers}
+        self._families = families
+        self._policy = policy
+        self._steering = steering_names(families)
+        self._operations: list[Operation] = []
+
+    def for_create(self, rules: NamespacePolicy) -> tuple[Operation, ...]:
+        """Return the operations for a new pod."""
+        self._annotations(rules)
+        for group, containers in self._pod.groups():
+            for position, container in enumerate(containers):
+                base = f"/spec/{group}/{position}"
+                share = self._requests.get(container.name) if group != "ephemeralContainers" else None
+                self._environment(base, container, share)
+                if share is not None:
+                    self._resources(base, container, share)
+        spec = self._pod.spec
+        if spec.scheduler_name in self._policy.replaced_schedulers:
+            self._set("/spec/schedulerName", self._policy.scheduler_name, present=bool(spec.scheduler_name))
+        if self._policy.runtime_class and spec.runtime_class_name is None:
+            self._set("/spec/runtimeClassName", self._policy.runtime_class, present=False)
+        return tuple(self._operations)
+
+    def for_ephemeral(self, already: frozenset[str]) -> tuple[Operation, ...]:
+        """Return the operations for new ephemeral containers of a running pod."""
+        for position, container in enumerate(self._pod.spec.ephemeral_containers or ()):
+            if container.name not in already:
+                self._environment(f"/spec/ephemeralContainers/{position}", container, None)
+        return tuple(self._operations)
+
+    def steering_left(self) -> tuple[tuple[str, str], ...]:
+        """Return (container, variable) of what would still override the scheduler."""
+        return tuple(
+            (container.name, variable.name)
+            for _, containers in self._pod.groups()
+            for container in containers
+            for variable in container.env or ()
+            if steers(variable.name, variable.value, self._steering) and not self._is_ours(variable)
+        )
+
+    def _is_ours(self, variable: EnvVar) -> bool:
+        """Tell whether we set the variable ourselves to hide cards."""
+        return self._policy.hide_cards and variable.value == "none"
+
+    def _set(self, path: str, value: object, *, present: bool) -> None:
+        self._operations.append(Operation("replace" if present else "add", path, value))
+
+    def _wanted_families(self) -> Iterator[Family]:
+        for name in dict.fromkeys(request.family for request in self._requests.values()):
+            yield self._families.by_name[name]
+
+    def _annotations(self, rules: NamespacePolicy) -> None:
+        present = self._pod.metadata.annotations
+        new: dict[str, str] = {}
+        for family in self._wanted_families():
+            for choice in family.choices:
+                if choice.default is not None and choice.key not in present:
+                    new[choice.key] = choice.default
+            chosen = family.selection.use_type
+            if rules.allowed_models and chosen and not any(present.get(key) for key in chosen):
+                new[chosen[0]] = ",".join(rules.allowed_models)
+        if not new:
+            return
+        if self._pod.metadata.raw_annotations is None:
+            self._set("/metadata/annotations", new, present=False)
+            return
+        for key, value in new.items():
+            self._set(f"/metadata/annotations/{escape(key)}", value, present=key in present)
+
+    def _environment(self, base: str, container: AdmittedContainer, share: ContainerRequest | None) -> None:
+        kept = list(container.env or ())
+        for position in range(len(kept) - 1, -1, -1):
+            if steers(kept[position].name, kept[position].value, self._steering):
+                self._operations.append(Operation("remove", f"{base}/env/{position}"))
+                del kept[position]
+        added = list(self._added_environment(container, share, kept))
+        if not added:
+            return
+        if container.env is None:
+            self._set(f"{base}/env", added, present=False)
+            return
+        for variable in added:
+            self._set(f"{base}/env/-", variable, present=False)
+
+    def _added_environment(
+        self, container: AdmittedContainer, share: ContainerRequest | None, kept: list[EnvVar]
+    ) -> Iterator[dict[str, str]]:
+        present = {variable.name for variable in kept}
+        if share is not None:
+            for variable in self._families.by_name[share.family].container_env:
+                if variable.name not in present:
+                    yield {"name": variable.name, "value": variable.value.replace("{container}", container.name)}
+        elif self._policy.hide_cards:
+            for family in self._wanted_families():
+                if family.visible_devices_env == "NVIDIA_VISIBLE_DEVICES":
+                    yield {"name": family.visible_devices_env, "value": "none"}
+
+    def _resources(self, base: str, container: AdmittedContainer, share: ContainerRequest) -> None:
+        """Write the card count where it was left out or rounded: the kubelet allocates by it."""
+        resources = container.resources
+        family = self._families.by_name[share.family]
+        name = family.resources.count
+        if resources is None or family.resources.cores_alone in {*resources.limits, *resources.requests}:
+            return
+        written = resources.get(name)
+        if written is not None and str(written) == str(share.cards):
+            return
+        if written is not None and family.counts.round_up_to == 1:
+            return
+        for key, raw in (("limits", resources.raw_limits), ("requests", resources.raw_requests)):
+            if raw is None and key == "limits":
+                self._set(f"{base}/resources/limits", {name: str(share.cards)}, present=False)
+            elif raw is not None:
+                self._set(f"{base}/resources/{key}/{escape(name)}", str(share.cards), present=name in raw)
