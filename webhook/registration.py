@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuslice.devices.families import Families
+from webhook.policy import Policy
 from webhook.protection import OWN_PREFIX, protected_keys
 
 NAME = "gpuslice-webhook"
@@ -26,6 +27,8 @@ class Registration:
     """caBundle, base64 of PEM."""
     exempt_namespaces: Sequence[str] = ("kube-system", "gpuslice-system")
     failure_policy: str = "Fail"
+    trusted_users: frozenset[str] = Policy().trusted_users
+    """Their writes need no look; the webhook itself knows them too."""
 
 
 def asks_for_devices(families: Families, variable: str = "object") -> str:
@@ -41,17 +44,35 @@ def asks_for_devices(families: Families, variable: str = "object") -> str:
     )
 
 
-def carries_our_annotations(families: Families, variable: str = "object") -> str:
-    """Return CEL that holds when the object has an annotation that only daemons write."""
+def _annotations(variable: str) -> str:
+    return f"(has({variable}.metadata.annotations) ? {variable}.metadata.annotations : {{}})"
+
+
+def _is_ours(families: Families) -> str:
     keys = "[" + ",".join(f"'{key}'" for key in sorted(protected_keys(families))) + "]"
+    return f"(k.startsWith('{OWN_PREFIX}') || k in {keys})"
+
+
+def carries_our_annotations(families: Families) -> str:
+    """Return CEL that holds when the object has an annotation that only daemons write."""
+    return f"{_annotations('object')}.exists(k, {_is_ours(families)})"
+
+
+def changes_our_annotations(families: Families) -> str:
+    """Return CEL that holds when an update adds, changes or removes an annotation that only daemons write."""
+    new, old = _annotations("object"), _annotations("oldObject")
+    ours = _is_ours(families)
     return (
-        f"(has({variable}.metadata.annotations) && {variable}.metadata.annotations.exists(k, "
-        f"k.startsWith('{OWN_PREFIX}') || k in {keys}))"
+        f"{new}.exists(k, {ours} && !(k in {old} && {old}[k] == {new}[k])) || {old}.exists(k, {ours} && !(k in {new}))"
     )
 
 
-def _condition(name: str, *alternatives: str) -> list[Manifest]:
-    return [{"name": name, "expression": " || ".join(alternatives)}]
+def _conditions(registration: Registration, name: str, expression: str) -> list[Manifest]:
+    trusted = "[" + ",".join(f"'{user}'" for user in sorted(registration.trusted_users)) + "]"
+    return [
+        {"name": "not-our-daemons", "expression": f"!(request.userInfo.username in {trusted})"},
+        {"name": name, "expression": expression},
+    ]
 
 
 def _rule(resources: Sequence[str], operations: Sequence[str], *, group: str = "") -> Manifest:
@@ -66,9 +87,14 @@ def _rule(resources: Sequence[str], operations: Sequence[str], *, group: str = "
 
 def mutating_configuration(registration: Registration, families: Families) -> Manifest:
     """Return the MutatingWebhookConfiguration."""
+    created = f"{asks_for_devices(families)} || {carries_our_annotations(families)}"
     pods = _hook(registration, "pods.mutate.gpuslice.io", "/mutate") | {
         "rules": [_rule(["pods"], ["CREATE"]), _rule(["pods/ephemeralcontainers"], ["UPDATE"])],
-        "matchConditions": _condition("devices", asks_for_devices(families), carries_our_annotations(families)),
+        "matchConditions": _conditions(
+            registration,
+            "concerns-devices",
+            f"request.operation == 'CREATE' ? ({created}) : ({asks_for_devices(families)})",
+        ),
         "reinvocationPolicy": "IfNeeded",
     }
     return _configuration("MutatingWebhookConfiguration", [pods])
@@ -76,26 +102,26 @@ def mutating_configuration(registration: Registration, families: Families) -> Ma
 
 def validating_configuration(registration: Registration, families: Families) -> Manifest:
     """Return the ValidatingWebhookConfiguration."""
-    ours = carries_our_annotations(families)
-    ours_before = f"(oldObject != null && {carries_our_annotations(families, 'oldObject')})"
-    devices = asks_for_devices(families)
+    ours, devices = carries_our_annotations(families), asks_for_devices(families)
+    updated = (
+        f"{changes_our_annotations(families)} || "
+        "(has(request.subResource) && request.subResource in ['ephemeralcontainers', 'resize'] && "
+        f"{devices})"
+    )
     pods = _hook(registration, "pods.validate.gpuslice.io", "/validate") | {
         "rules": [
             _rule(["pods"], ["CREATE", "UPDATE"]),
-            _rule(["pods/ephemeralcontainers", "pods/resize"], ["UPDATE"]),
+            _rule(["pods/ephemeralcontainers", "pods/resize", "pods/status"], ["UPDATE"]),
         ],
-        "matchConditions": _condition("devices", devices, ours, ours_before),
-    }
-    status = _hook(registration, "status.validate.gpuslice.io", "/validate") | {
-        "rules": [_rule(["pods/status"], ["UPDATE"])],
-        "matchConditions": [
-            {"name": "annotations-change", "expression": _annotations_change()},
-            *_condition("ours", ours, ours_before),
-        ],
+        "matchConditions": _conditions(
+            registration,
+            "concerns-devices",
+            f"request.operation == 'CREATE' ? ({devices} || {ours}) : ({updated})",
+        ),
     }
     bindings = _hook(registration, "bindings.validate.gpuslice.io", "/validate") | {
         "rules": [_rule(["pods/binding", "bindings"], ["CREATE"])],
-        "matchConditions": _condition("ours", ours),
+        "matchConditions": _conditions(registration, "carries-our-annotations", ours),
     }
     workloads = _hook(registration, "workloads.validate.gpuslice.io", "/validate") | {
         "rules": [
@@ -104,23 +130,16 @@ def validating_configuration(registration: Registration, families: Families) -> 
             _rule(["replicationcontrollers"], ["CREATE", "UPDATE"]),
         ],
         "failurePolicy": "Ignore",
-        "matchConditions": _condition("devices", _workload_asks(families)),
+        "matchConditions": [{"name": "template-asks-for-devices", "expression": _workload_asks(families)}],
     }
-    return _configuration("ValidatingWebhookConfiguration", [pods, status, bindings, workloads])
-
-
-def _annotations_change() -> str:
-    def annotations(variable: str) -> str:
-        return f"(has({variable}.metadata.annotations) ? {variable}.metadata.annotations : {{}})"
-
-    return f"{annotations('object')} != {annotations('oldObject')}"
+    return _configuration("ValidatingWebhookConfiguration", [pods, bindings, workloads])
 
 
 def _workload_asks(families: Families) -> str:
     """Hold when the template's containers name a resource of ours; CronJobs nest it one level deeper."""
     cron = asks_for_devices(families, "object.spec.jobTemplate.spec.template")
     plain = asks_for_devices(families, "object.spec.template")
-    return f"object.kind == 'CronJob' ? {cron} : (has(object.spec.template) && {plain})"
+    return f"has(object.spec.jobTemplate) ? {cron} : (has(object.spec.template) && {plain})"
 
 
 def _hook(registration: Registration, name: str, path: str) -> Manifest:
