@@ -89,7 +89,7 @@ class LeaderElector:
                 await self.attempt()
                 await self._timing.sleep(self._terms.retry_seconds * (0.8 + 0.4 * self._timing.draw()))
         finally:
-            await self._release()
+            await self.release()
 
     async def attempt(self) -> None:
         """Try once to take or renew the Lease, and tell ``on_change`` when the answer differs from the last one."""
@@ -160,7 +160,8 @@ class LeaderElector:
             metadata["resourceVersion"] = resource_version
         return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
 
-    async def _release(self) -> None:
+    async def release(self) -> None:
+        """Stop leading and say so in the Lease, so that a standby need not wait for it to run out."""
         was_leader, self._renewed_at = self.leads(), None
         self._tell()
         if not was_leader:

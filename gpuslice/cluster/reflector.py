@@ -97,8 +97,10 @@ class Reflector(Generic[T]):
         self._resource_version = ""
         self._heard_at: float | None = None
         self._backoff = Backoff(0.1, 5.0, draw=timing.draw)
+        self._following: asyncio.Task[None] | None = None
         self.synced = asyncio.Event()
         self.lists = 0
+        """How many complete lists have been handled."""
 
     @property
     def items(self) -> Mapping[Key, T]:
@@ -120,7 +122,7 @@ class Reflector(Generic[T]):
             try:
                 if not self._resource_version:
                     await self._list()
-                await self._follow()
+                await self._follow_until_told()
             except Expired:
                 log.info("watch_expired", resource=self._scope.resource.plural)
                 self._resource_version = ""
@@ -128,6 +130,23 @@ class Reflector(Generic[T]):
                     await self._sleep(self._backoff.next_seconds())
             except (ApiError, Unreachable, msgspec.MsgspecError) as error:
                 await self._wait_after(error)
+
+    def relist(self) -> None:
+        """Read everything again as soon as possible; :attr:`lists` rises when it is done."""
+        self._resource_version = ""
+        if self._following is not None:
+            self._following.cancel()
+
+    async def _follow_until_told(self) -> None:
+        """Follow the watch in a task of its own, which :meth:`relist` may cut short."""
+        self._following = asyncio.create_task(self._follow())
+        try:
+            await asyncio.wait({self._following})
+        finally:
+            following, self._following = self._following, None
+            following.cancel()
+        if not following.cancelled():
+            following.result()
 
     async def _wait_after(self, error: Exception) -> None:
         if isinstance(error, msgspec.MsgspecError):

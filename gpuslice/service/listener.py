@@ -19,6 +19,14 @@ KEEP_ALIVE_SECONDS = 75
 
 
 class _Server(uvicorn.Server):
+    on_started: Callable[[], None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, then tell who wants to know."""
+        await super().startup(sockets)
+        if self.on_started is not None:
+            self.on_started()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to :mod:`gpuslice.service.process`."""
@@ -73,7 +81,8 @@ async def serve_http(
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
     server = _Server(config)
-    stopper = asyncio.create_task(_stop(server, stopping, on_started))
+    server.on_started = on_started
+    stopper = asyncio.create_task(_stop(server, stopping))
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -81,10 +90,6 @@ async def serve_http(
         listening.close()
 
 
-async def _stop(server: uvicorn.Server, stopping: asyncio.Event, on_started: Callable[[], None] | None) -> None:
-    while not server.started:
-        await asyncio.sleep(0.005)
-    if on_started is not None:
-        on_started()
+async def _stop(server: uvicorn.Server, stopping: asyncio.Event) -> None:
     await stopping.wait()
     server.should_exit = True

@@ -1,0 +1,173 @@
+"""Binding: one decision, one write, and a certain end to every attempt.
+
+The share is taken in the ledger first, then the binding with the decision in its annotations is posted. When no answer
+comes the pod itself is read: it tells whether the write was carried out. When it cannot be read either, or does not
+show the binding *yet*, the share stays taken until the ledger's deadline: a late binding must not find its slices in
+other hands.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from extender.wire import ExtenderBindingArgs
+from gpuslice.cluster.client import KubeClient
+from gpuslice.cluster.errors import ApiError, NotFound, Unreachable
+from gpuslice.cluster.resources import PODS
+from gpuslice.devices.allocation import PodAllocation
+from gpuslice.devices.annotations import ALLOCATION
+from gpuslice.devices.pods import Pod
+
+log = structlog.get_logger(__name__)
+
+NOT_LEADING = "this replica does not lead any more"
+
+
+@dataclass(frozen=True, slots=True)
+class BindingPlan:
+    """A share taken in the ledger, ready to be written."""
+
+    allocation: PodAllocation
+    annotations: dict[str, str]
+
+
+class Desk(Protocol):
+    """What binding needs of the engine."""
+
+    def knows(self, uid: str) -> bool:
+        """Whether the pod was filtered here."""
+
+    def learn(self, pod: Pod) -> None:
+        """Read the request of a pod that was not."""
+
+    def plan(self, uid: str, node: str) -> BindingPlan | str:
+        """Take a share on the node, or say in words why there is none."""
+
+    def confirm(self, uid: str) -> None:
+        """The binding is written."""
+
+    def forget(self, uid: str) -> None:
+        """The binding is certainly not written and never will be."""
+
+    def doubt(self, uid: str) -> None:
+        """The binding may still be written: keep the share until its deadline."""
+
+    def observe(self, pod: Pod) -> None:
+        """This is what the API server has."""
+
+
+class Binder:
+    """Carries out /bind. One attempt per pod at a time; a repeated call joins the one that is under way."""
+
+    def __init__(self, client: KubeClient, desk: Desk, *, leads: Callable[[], bool], timeout_seconds: float) -> None:
+        self._client = client
+        self._desk = desk
+        self._leads = leads
+        self._timeout_seconds = timeout_seconds
+        self._running: dict[str, tuple[str, asyncio.Task[str]]] = {}
+
+    async def bind(self, args: ExtenderBindingArgs) -> str:
+        """Bind a pod; gives "" or the reason why not. A caller that hangs up does not stop an attempt halfway."""
+        while (running := self._running.get(args.pod_uid)) is not None:
+            node, task = running
+            result = await asyncio.shield(task)
+            if node == args.node:
+                return result
+        task = asyncio.create_task(self._attempt(args), name=f"bind {args.pod_namespace}/{args.pod_name}")
+        self._running[args.pod_uid] = (args.node, task)
+        task.add_done_callback(lambda _: self._running.pop(args.pod_uid, None))
+        return await asyncio.shield(task)
+
+    async def finish(self) -> None:
+        """Wait for the attempts under way; for a clean stop."""
+        tasks = [task for _, task in self._running.values()]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _attempt(self, args: ExtenderBindingArgs) -> str:
+        uid = args.pod_uid
+        if not self._desk.knows(uid):
+            problem = await self._learn(args)
+            if problem:
+                return problem
+        plan = self._desk.plan(uid, args.node)
+        if isinstance(plan, str):
+            log.info("bind_refused", pod=_name(args), node=args.node, reason=plan)
+            return plan
+        if not self._leads():
+            self._desk.forget(uid)
+            return NOT_LEADING
+        try:
+            await self._client.bind_pod(
+                args.pod_namespace,
+                args.pod_name,
+                uid=uid,
+                node=args.node,
+                annotations=plan.annotations,
+                timeout_seconds=self._timeout_seconds * 0.75,
+            )
+        except (ApiError, Unreachable) as error:
+            return await self._settle(args, plan, error)
+        self._desk.confirm(uid)
+        log.info("bound", pod=_name(args), node=args.node, slices=[s.slice for _, s in plan.allocation.shares()])
+        return ""
+
+    async def _learn(self, args: ExtenderBindingArgs) -> str:
+        try:
+            pod = await self._read(args)
+        except (ApiError, Unreachable) as error:
+            return str(error)
+        if pod.metadata.uid != args.pod_uid:
+            return f"pod {_name(args)} has uid {pod.metadata.uid} now"
+        if pod.spec.node_name:
+            self._desk.observe(pod)
+            return "" if pod.spec.node_name == args.node else f"pod {_name(args)} is bound to {pod.spec.node_name}"
+        self._desk.learn(pod)
+        return ""
+
+    async def _read(self, args: ExtenderBindingArgs) -> Pod:
+        return await self._client.get(PODS, args.pod_name, Pod, namespace=args.pod_namespace)
+
+    async def _settle(self, args: ExtenderBindingArgs, plan: BindingPlan, error: ApiError | Unreachable) -> str:
+        """Find out what became of a binding that was not answered with success."""
+        uid, refused = args.pod_uid, isinstance(error, ApiError) and error.status < 500
+        log.warning("binding_failed", pod=_name(args), node=args.node, error=str(error))
+        try:
+            async with asyncio.timeout(self._timeout_seconds * 0.25):
+                pod = await self._read(args)
+        except NotFound:
+            self._desk.forget(uid)
+            return f"pod {_name(args)} is gone"
+        except (ApiError, Unreachable, TimeoutError):
+            self._drop(uid, certain=refused and error_is_final(error))
+            return str(error)
+        if pod.metadata.uid != uid:
+            self._desk.forget(uid)
+            return f"pod {_name(args)} has uid {pod.metadata.uid} now"
+        if not pod.spec.node_name:
+            self._drop(uid, certain=refused)
+            return str(error)
+        self._desk.observe(pod)
+        if pod.spec.node_name != args.node:
+            return f"pod {_name(args)} is bound to {pod.spec.node_name}"
+        ours = pod.metadata.annotations.get(ALLOCATION) == plan.annotations[ALLOCATION]
+        log.info("binding_found", pod=_name(args), node=args.node, ours=ours)
+        return ""
+
+    def _drop(self, uid: str, *, certain: bool) -> None:
+        if certain:
+            self._desk.forget(uid)
+        else:
+            self._desk.doubt(uid)
+
+
+def error_is_final(error: ApiError | Unreachable) -> bool:
+    """Whether the write is certainly not there, without reading: refused, and not because somebody wrote first."""
+    return isinstance(error, ApiError) and error.status < 500 and error.status != 409
+
+
+def _name(args: ExtenderBindingArgs) -> str:
+    return f"{args.pod_namespace}/{args.pod_name}"

@@ -1,0 +1,176 @@
+"""What of a node and of a pod the ledger must know; everything else is dropped at the door.
+
+20,000 pods and 5,000 nodes are kept as these few facts each, not as API objects.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import structlog
+
+from gpuslice.devices.allocation import PodAllocation
+from gpuslice.devices.annotations import (
+    ALLOCATION,
+    CARDS,
+    HAMI_NODE_REGISTER,
+    decode_allocation,
+    decode_cards,
+    decode_hami_register,
+)
+from gpuslice.devices.errors import BadAnnotation, BadQuantity
+from gpuslice.devices.families import Families
+from gpuslice.devices.inventory import NodeCards
+from gpuslice.devices.pods import Node, Pod
+from gpuslice.devices.quantity import parse_quantity
+from gpuslice.devices.requests import Role, containers_of
+from gpuslice.placement.events import NO_ROLES, NodeSeen, PodKey, PodSeen
+
+log = structlog.get_logger(__name__)
+
+DOMAIN_LABELS = ("topology.kubernetes.io/rack", "topology.kubernetes.io/zone")
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A pod as the ledger sees it, with the labels by which a disruption budget may protect it."""
+
+    seen: PodSeen
+    labels: Mapping[str, str] = _NO_LABELS
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node as the ledger sees it. ``cards_text`` is the annotation it was read from; equal text is not read again."""
+
+    seen: NodeSeen
+    cards_text: str = ""
+    problem: str = ""
+    """Why its cards could not be read; empty when all is well."""
+
+
+def pod_key(pod: Pod) -> PodKey:
+    """Say who a pod is."""
+    return PodKey(pod.metadata.uid, pod.metadata.namespace, pod.metadata.name)
+
+
+def pod_facts(pod: Pod) -> PodFacts:
+    """Reduce a pod. An allocation counts only on a bound pod and only for that node: users can write text, too."""
+    allocation = _allocation_of(pod) if pod.spec.node_name else None
+    seen = PodSeen(
+        key=pod_key(pod),
+        node=pod.spec.node_name,
+        allocation=allocation,
+        roles=roles_of(pod) if allocation is not None else NO_ROLES,
+        terminal=pod.is_terminal,
+        init_done=_init_done(pod),
+        terminating=pod.is_terminating,
+        priority=pod.spec.priority or 0,
+        cpu_milli=cpu_milli_of(pod),
+        group=group_of(pod),
+        created_at=pod.metadata.creation_timestamp or "",
+    )
+    return PodFacts(seen, pod.metadata.labels if allocation is not None else _NO_LABELS)
+
+
+def roles_of(pod: Pod) -> Mapping[str, Role]:
+    """Roles of the containers that are not app containers, in pod order."""
+    found = {container.name: role for container, role in containers_of(pod) if role is not Role.APP}
+    return found or NO_ROLES
+
+
+def group_of(pod: Pod) -> str:
+    """UID of the controller that made the pod: pods of one Job belong together."""
+    for owner in pod.metadata.owner_references or ():
+        if owner.controller:
+            return owner.uid
+    return ""
+
+
+def cpu_milli_of(pod: Pod) -> int:
+    """CPU requested, in thousandths of a core: the larger of the app and sidecar sum and the largest init container."""
+    running = largest_init = 0
+    for container, role in containers_of(pod):
+        asked = container.resources.requests.get("cpu") if container.resources else None
+        milli = _milli(asked) if asked is not None else 0
+        if role is Role.INIT:
+            largest_init = max(largest_init, running + milli)
+        else:
+            running += milli
+    return max(running, largest_init)
+
+
+def node_facts(node: Node, families: Families, before: NodeFacts | None = None) -> NodeFacts:
+    """Reduce a node. It is ready when the kubelet offers some of a family's resource: then its plugin is registered."""
+    name = node.metadata.name
+    annotations = node.metadata.annotations
+    text = annotations.get(CARDS) or annotations.get(HAMI_NODE_REGISTER, "")
+    problem = ""
+    if before is not None and before.cards_text == text:
+        cards, problem = before.seen.cards, before.problem
+    else:
+        try:
+            cards = _cards_of(node)
+        except BadAnnotation as error:
+            cards, problem = NodeCards(name, ()), str(error)
+            log.warning("node_cards_unreadable", node=name, error=problem)
+    domain = next((node.metadata.labels[key] for key in DOMAIN_LABELS if key in node.metadata.labels), "")
+    cpu = node.status.allocatable.get("cpu")
+    seen = NodeSeen(
+        cards=cards,
+        ready=_plugin_registered(node, cards, families),
+        cpu_milli=_milli(cpu) if cpu is not None else -1,
+        domain=domain,
+    )
+    return NodeFacts(seen, text, problem)
+
+
+def _cards_of(node: Node) -> NodeCards:
+    name, annotations = node.metadata.name, node.metadata.annotations
+    if annotations.get(CARDS):
+        return decode_cards(name, annotations[CARDS])
+    if annotations.get(HAMI_NODE_REGISTER):
+        return decode_hami_register(name, annotations[HAMI_NODE_REGISTER])
+    return NodeCards(name, ())
+
+
+def _plugin_registered(node: Node, cards: NodeCards, families: Families) -> bool:
+    present = {card.family for card in cards.cards}
+    for name in present:
+        family = families.by_name.get(name)
+        if family is None:
+            continue
+        try:
+            if parse_quantity(node.status.allocatable.get(family.resources.count, 0)) > 0:
+                return True
+        except BadQuantity:
+            continue
+    return False
+
+
+def _allocation_of(pod: Pod) -> PodAllocation | None:
+    text = pod.metadata.annotations.get(ALLOCATION)
+    if not text:
+        return None
+    try:
+        allocation = decode_allocation(pod.full_name, text)
+    except BadAnnotation as error:
+        log.error("pod_allocation_unreadable", pod=pod.full_name, node=pod.spec.node_name, error=str(error))
+        return None
+    if allocation.node != pod.spec.node_name:
+        log.error("pod_allocation_elsewhere", pod=pod.full_name, node=pod.spec.node_name, allocation=allocation.node)
+        return None
+    return allocation
+
+
+def _init_done(pod: Pod) -> bool:
+    """Tell whether all init containers have ended; the kubelet says so in the condition Initialized."""
+    return any(c.type == "Initialized" and c.status == "True" for c in pod.status.conditions or ())
+
+
+def _milli(quantity: str | float) -> int:
+    try:
+        return max(0, int(parse_quantity(quantity) * 1000))
+    except BadQuantity:
+        return 0

@@ -1,0 +1,165 @@
+"""The extender protocol (k8s.io/kube-scheduler/extender/v1): Go types without JSON tags, so keys are CamelCase.
+
+Node names travel in thousands. They are taken as raw bytes, and answers are cut from tables of fixed-width records, one
+for each row of the fleet; the padding is white space, which JSON allows between its tokens.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gpuslice.devices.pods import Metadata, Pod
+
+Rows = npt.NDArray[np.int32]
+_NULL: Final = b"null"
+
+
+class NodeList(msgspec.Struct, frozen=True):
+    """v1.NodeList with its items untouched."""
+
+    items: list[msgspec.Raw] | None = None
+
+
+class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    """Body of /filter and /prioritize."""
+
+    pod: Pod | None = None
+    nodes: NodeList | None = None
+    node_names: msgspec.Raw = msgspec.Raw(_NULL)
+
+
+class ExtenderBindingArgs(msgspec.Struct, frozen=True):
+    """Body of /bind."""
+
+    pod_name: str = msgspec.field(name="PodName")
+    pod_namespace: str = msgspec.field(name="PodNamespace")
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+class MetaPod(msgspec.Struct, frozen=True):
+    """A victim by UID."""
+
+    uid: str = msgspec.field(name="UID", default="")
+
+
+class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
+    """Victims on one node."""
+
+    pods: tuple[MetaPod, ...] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class VictimPod(msgspec.Struct, frozen=True):
+    """A victim given as a whole pod."""
+
+    metadata: Metadata = Metadata()
+
+
+class Victims(msgspec.Struct, frozen=True, rename="pascal"):
+    """Victims on one node, as whole pods."""
+
+    pods: tuple[VictimPod, ...] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+    def to_meta(self) -> MetaVictims:
+        """Keep the UIDs."""
+        pods = tuple(MetaPod(pod.metadata.uid) for pod in self.pods or ())
+        return MetaVictims(pods, self.num_pdb_violations)
+
+
+class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    """Body of /preempt. With nodeCacheCapable the victims come as UIDs, without as pods."""
+
+    pod: Pod | None = None
+    node_name_to_victims: dict[str, Victims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+    def victims(self) -> dict[str, MetaVictims]:
+        """Victims by node, in one shape."""
+        if self.node_name_to_meta_victims is not None:
+            return self.node_name_to_meta_victims
+        return {name: victims.to_meta() for name, victims in (self.node_name_to_victims or {}).items()}
+
+
+class ExtenderPreemptionResult(msgspec.Struct, rename="pascal"):
+    """Answer of /preempt."""
+
+    node_name_to_meta_victims: dict[str, MetaVictims]
+
+
+class ExtenderBindingResult(msgspec.Struct, rename="pascal"):
+    """Answer of /bind; an empty error means bound."""
+
+    error: str = ""
+
+
+args_decoder = msgspec.json.Decoder(ExtenderArgs)
+binding_decoder = msgspec.json.Decoder(ExtenderBindingArgs)
+preemption_decoder = msgspec.json.Decoder(ExtenderPreemptionArgs)
+names_decoder = msgspec.json.Decoder(list[str] | None)
+
+
+def error_answer(problem: str) -> bytes:
+    """Answer /filter with an error: kube-scheduler retries the pod with a back-off."""
+    return msgspec.json.encode({"NodeNames": None, "FailedNodes": {}, "Error": problem})
+
+
+class NameTable:
+    """Every node name of a fleet as JSON, in records of equal width, so that an answer is one gather."""
+
+    def __init__(self, names: Sequence[str], layout: int) -> None:
+        self.layout = layout
+        """Version of the fleet's layout that the rows belong to."""
+        self._items = _records([msgspec.json.encode(name) + b"," for name in names])
+        self._keys = _records([msgspec.json.encode(name) + b":" for name in names])
+        hosts = [b'{"Host":' + msgspec.json.encode(name) + b',"Score":' for name in names]
+        self._hosts = _records(hosts)
+
+    def name_list(self, rows: Rows) -> bytes:
+        """``["a","b"]``."""
+        return b"[" + self._items[rows].tobytes().rstrip(b", ") + b"]"
+
+    def reasons(self, rows: Rows, text: str) -> bytes:
+        """``"a":"text","b":"text"`` without braces."""
+        suffix = np.frombuffer(msgspec.json.encode(text) + b",", dtype=np.uint8)
+        width = self._keys.shape[1]
+        out = np.empty((len(rows), width + len(suffix)), dtype=np.uint8)
+        out[:, :width] = self._keys[rows]
+        out[:, width:] = suffix
+        return out.tobytes().rstrip(b", ")
+
+    def priorities(self, rows: Rows, scores: npt.NDArray[np.int64]) -> bytes:
+        """``[{"Host":"a","Score":7},…]``; scores are 0..10."""
+        width = self._hosts.shape[1]
+        out = np.empty((len(rows), width + 4), dtype=np.uint8)
+        out[:, :width] = self._hosts[rows]
+        out[:, width:] = _SCORES[scores]
+        return b"[" + out.tobytes().rstrip(b", ") + b"]"
+
+
+def _records(texts: list[bytes]) -> npt.NDArray[np.uint8]:
+    width = max((len(text) for text in texts), default=1)
+    padded = b"".join(text.ljust(width) for text in texts)
+    return np.frombuffer(padded, dtype=np.uint8).reshape(len(texts), width)
+
+
+_SCORES: Final = np.frombuffer(b"".join(b"%2d}," % score for score in range(11)), dtype=np.uint8).reshape(11, 4)
+
+
+def filter_answer(names: bytes, failures: bytes, nodes: bytes = b"null") -> bytes:
+    """Put an ExtenderFilterResult together; ``failures`` is the inside of FailedAndUnresolvableNodes."""
+    return b"".join(
+        (
+            b'{"Nodes":',
+            nodes,
+            b',"NodeNames":',
+            names,
+            b',"FailedNodes":{},"FailedAndUnresolvableNodes":{',
+            failures,
+            b'},"Error":""}',
+        )
+    )
