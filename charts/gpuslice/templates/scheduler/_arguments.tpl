@@ -1,0 +1,12 @@
+{{- define "gpuslice.extenderArguments" -}}
+{{- $scheduler := .Values.scheduler -}}
+- --namespace={{ .Release.Namespace }}
+- --lease-name={{ $scheduler.name }}
+- --identity=$(POD_NAME)
+- --node-policy={{ $scheduler.nodePolicy }}
+- --card-policy={{ $scheduler.cardPolicy }}
+- --scoring={{ $scheduler.scoring }}
+- --best-nodes={{ $scheduler.bestNodes }}
+- {{ ternary "--preemption" "--no-preemption" $scheduler.preemption }}
+- --bind-timeout-seconds={{ sub (int $scheduler.extender.httpTimeoutSeconds) 1 }}
+{{- end -}}
