@@ -1,0 +1,293 @@
+"""The questions of a scheduling cycle: which nodes, how good, and which slices exactly."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from gpuslice.devices.allocation import PodAllocation, SliceShare
+from gpuslice.devices.inventory import slice_id
+from gpuslice.devices.requests import PodRequest
+from gpuslice.placement.fit import Fit, fit_node, rejection
+from gpuslice.placement.fleet import Codes, Floats, Ints
+from gpuslice.placement.ledger import Ledger
+from gpuslice.placement.policies.policy import Policy
+from gpuslice.placement.policies.registry import PolicyDefaults, resolve
+from gpuslice.placement.rejection import TEXTS, Obstacle, Rejection
+from gpuslice.placement.shape import Block, PodShape, shape_of
+from gpuslice.placement.view import Change, view_of
+
+Names = np.ndarray[tuple[int], np.dtype[np.object_]]
+BEST_SCORE: Final = 10
+"""kube-scheduler's MaxExtenderPriority."""
+_SAME_NODE: Final = 1e12
+_SAME_DOMAIN: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """What of a pod's identity matters to a decision."""
+
+    uid: str = ""
+    """A reservation for this UID is free to it."""
+    cpu_milli: int = 0
+    group: str = ""
+
+
+NOBODY: Final = Asker()
+
+
+class Candidates:
+    """Node names with their rows, looked up once. Keep it as long as kube-scheduler sends the same names."""
+
+    __slots__ = ("layout", "names", "rows")
+
+    def __init__(self, ledger: Ledger, names: Iterable[str]) -> None:
+        self.names = np.array(list(names), dtype=object)
+        self._look_up(ledger)
+
+    def fresh(self, ledger: Ledger) -> "Candidates":
+        """Return itself with rows that are valid now."""
+        if self.layout != ledger.fleet.layout:
+            self._look_up(ledger)
+        return self
+
+    def _look_up(self, ledger: Ledger) -> None:
+        row_of = ledger.fleet.row_of
+        rows = np.fromiter((row_of.get(name, -1) for name in self.names), dtype=np.int64, count=len(self.names))
+        self.rows: Ints = rows
+        self.layout = ledger.fleet.layout
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Verdict and score of every candidate node for one pod."""
+
+    request: PodRequest
+    policy: str
+    rows: Ints
+    """Row of each candidate in the fleet, in the order asked; -1 for a node that the ledger does not know."""
+    ledger_names: Sequence[str]
+    """Names of the fleet's rows."""
+    given_names: Names | None
+    """Names as asked, when they were asked by name."""
+    codes: Codes
+    """Obstacle of each candidate; 0 where the pod fits."""
+    scores: Floats
+    """Higher is better; 0 where the pod does not fit."""
+    ranks: Ints
+    """Tie-break: lower is better."""
+
+    @property
+    def names(self) -> Names:
+        """Names of the candidates, in the order asked."""
+        if self.given_names is not None:
+            return self.given_names
+        return np.array([self.ledger_names[row] if row >= 0 else "" for row in self.rows.tolist()], dtype=object)
+
+    @property
+    def feasible(self) -> list[str]:
+        """Names of the nodes that fit, in the order asked."""
+        names: list[str] = self.names[self.codes == 0].tolist()
+        return names
+
+    @property
+    def fits_anywhere(self) -> bool:
+        """Whether any node fits."""
+        return bool((self.codes == 0).any())
+
+    def refused(self) -> dict[str, str]:
+        """Return the constant reason of every node that does not fit."""
+        texts = [TEXTS[obstacle] for obstacle in Obstacle]
+        at = np.flatnonzero(self.codes)
+        return dict(zip(self.names[at].tolist(), [texts[code] for code in self.codes[at].tolist()], strict=True))
+
+    def counts(self) -> dict[str, int]:
+        """Return how many nodes each reason refuses."""
+        numbers = np.bincount(self.codes, minlength=len(Obstacle))
+        return {TEXTS[o]: int(numbers[o]) for o in Obstacle if o is not Obstacle.NONE and numbers[o]}
+
+    def order(self) -> Ints:
+        """Return positions of the candidates that fit, best first, ties by name."""
+        at = np.flatnonzero(self.codes == 0)
+        order: Ints = at[np.lexsort((self.ranks[at], -self.scores[at]))]
+        return order
+
+    def best_position(self) -> int:
+        """Return the position of the best candidate, or -1 if none fits."""
+        fits = self.codes == 0
+        if not fits.any():
+            return -1
+        top = np.flatnonzero(fits & (self.scores == self.scores[fits].max()))
+        return int(top[self.ranks[top].argmin()])
+
+    def priorities(self) -> Codes:
+        """Return scores 0..10 for kube-scheduler, for every candidate; those that do not fit have 0.
+
+        The best node alone has 10, the others 0..9 by their scores: kube-scheduler breaks ties at random, and that
+        nobody ties with the best keeps the decision ours.
+        """
+        priorities = np.zeros(len(self.codes), dtype=np.uint8)
+        fits = self.codes == 0
+        if fits.any():
+            scores = self.scores[fits]
+            low, span = scores.min(), scores.max() - scores.min()
+            rest = BEST_SCORE - 1
+            priorities[fits] = rest * ((scores - low) / span) if span else rest
+            priorities[self.best_position()] = BEST_SCORE
+        return priorities
+
+    def ranking(self) -> list[tuple[str, float]]:
+        """Return the nodes that fit with their scores, best first, ties by name."""
+        order = self.order()
+        return list(zip(self.names[order].tolist(), self.scores[order].tolist(), strict=True))
+
+    def best(self, at_most: int = 1) -> list[str]:
+        """Return the best nodes, best first: the first alone, or all that share its score, up to ``at_most``."""
+        order = self.order()[:at_most]
+        names: list[str] = self.names[order[self.scores[order] == self.scores[order[:1]]]].tolist()
+        return names
+
+
+def filter_nodes(
+    ledger: Ledger,
+    request: PodRequest,
+    nodes: Sequence[str] | Candidates,
+    defaults: PolicyDefaults,
+    asker: Asker = NOBODY,
+) -> Decision:
+    """Judge every candidate node for a pod, by name. Changes nothing but caches."""
+    candidates = nodes.fresh(ledger) if isinstance(nodes, Candidates) else Candidates(ledger, nodes)
+    decision = filter_rows(ledger, request, candidates.rows, defaults, asker)
+    return replace(decision, given_names=candidates.names)
+
+
+def filter_rows(
+    ledger: Ledger, request: PodRequest, rows: Ints, defaults: PolicyDefaults, asker: Asker = NOBODY
+) -> Decision:
+    """Judge every candidate node for a pod, by row. Rows are valid as long as ``ledger.fleet.layout`` stays."""
+    shape = shape_of(request)
+    policy = resolve(request, defaults)
+    fleet = ledger.fleet
+    all_codes, all_scores = ledger.scores.verdicts(fleet, (request, defaults, asker.cpu_milli), shape, policy)
+    known = rows >= 0
+    if len(all_codes) and known.all():
+        codes, scores, ranks = all_codes[rows], all_scores[rows], fleet.rank[rows].astype(np.int64)
+    else:
+        codes = np.full(len(rows), Obstacle.UNKNOWN_NODE, dtype=np.uint8)
+        scores = np.zeros(len(rows), dtype=np.float64)
+        ranks = np.zeros(len(rows), dtype=np.int64)
+        codes[known] = all_codes[rows[known]]
+        scores[known] = all_scores[rows[known]]
+        ranks[known] = fleet.rank[rows[known]]
+    decision = Decision(request, policy.name, rows, fleet.names, None, codes, scores, ranks)
+    _judge_reserved(ledger, asker, shape, policy, decision)
+    if policy.affine and asker.group:
+        _add_affinity(ledger, asker.group, decision)
+    return decision
+
+
+def prioritize(decision: Decision, names: Sequence[str] | None = None) -> dict[str, int]:
+    """Return :meth:`Decision.priorities` by name.
+
+    Args:
+        decision: What :func:`filter_nodes` answered.
+        names: Nodes to score, when kube-scheduler has dropped some since; all feasible ones by default.
+    """
+    if names is not None:
+        kept = np.isin(decision.names.astype(str), list(names))
+        decision = replace(decision, codes=np.where(kept, decision.codes, np.uint8(Obstacle.UNKNOWN_NODE)))
+    fits = decision.codes == 0
+    return dict(zip(decision.names[fits].tolist(), decision.priorities()[fits].tolist(), strict=True))
+
+
+def place(
+    ledger: Ledger, request: PodRequest, node: str, defaults: PolicyDefaults, asker: Asker = NOBODY
+) -> PodAllocation | Rejection:
+    """Choose the exact slices of a pod on one node. Books nothing: the caller applies ``Assume`` next.
+
+    A pod that already holds its share on that node gets the same answer again.
+    """
+    held = ledger.holdings.get(asker.uid)
+    if held is not None and held.node == node and held.allocation.containers:
+        return held.allocation
+    row = ledger.fleet.row_of.get(node)
+    if row is None:
+        return Rejection(Obstacle.UNKNOWN_NODE)
+    shape = shape_of(request)
+    policy = resolve(request, defaults)
+    kept = kept_for(ledger, asker.uid, node)
+    fit = fit_node(ledger.fleet, row, shape, policy, kept)
+    if isinstance(fit, Obstacle):
+        return rejection(fit, view_of(ledger.fleet, row, shape.steps, kept), shape, policy)
+    return _Allocator(ledger, node, row).allocation(shape, fit, policy)
+
+
+def kept_for(ledger: Ledger, uid: str, node: str) -> tuple[Change, ...]:
+    """Return what is reserved on a node for a pod, as changes that free it."""
+    kept = ledger.reservations.get(uid)
+    if kept is None or kept.allocation.node != node:
+        return ()
+    return tuple((-1, use) for use in kept.uses)
+
+
+class _Allocator:
+    """Names the slices of a plan: the lowest free numbers of each card."""
+
+    def __init__(self, ledger: Ledger, node: str, row: int) -> None:
+        book = ledger.book(node)
+        self._node = node
+        self._uuids = ledger.fleet.uuids(row)
+        self._total_memory: list[int] = ledger.fleet.total_memory[row].tolist()
+        self._masks = list(book.masks) if book is not None else []
+
+    def allocation(self, shape: PodShape, fit: Fit, policy: Policy) -> PodAllocation:
+        shares: dict[str, list[SliceShare]] = {demand.name: [] for demand in shape.request.containers}
+        for block, columns in zip(shape.blocks, fit.columns, strict=True):
+            for column in sorted(columns):
+                number = self._next_slice(column)
+                for name in block.users:
+                    shares[name].append(self._share(shape, name, block, (column, number), policy))
+        return PodAllocation(self._node, {name: tuple(given) for name, given in shares.items()})
+
+    def _share(self, shape: PodShape, name: str, block: Block, place_: tuple[int, int], policy: Policy) -> SliceShare:
+        column, number = place_
+        request = next(demand.request for demand in shape.request.containers if demand.name == name)
+        return SliceShare(
+            slice=slice_id(self._uuids[column], number),
+            memory_mib=request.memory_on(self._total_memory[column]),
+            core_percent=request.core_percent,
+            family=block.family,
+            exclusive=request.exclusive or policy.idle_only,
+        )
+
+    def _next_slice(self, column: int) -> int:
+        mask = self._masks[column]
+        number = (~mask & (mask + 1)).bit_length() - 1
+        self._masks[column] = mask | 1 << number
+        return number
+
+
+def _judge_reserved(ledger: Ledger, asker: Asker, shape: PodShape, policy: Policy, decision: Decision) -> None:
+    """Judge anew the one node on which something is reserved for the asker."""
+    kept = ledger.reservations.get(asker.uid)
+    if kept is None:
+        return
+    node = kept.allocation.node
+    row = ledger.fleet.row_of.get(node, -1)
+    for at in np.flatnonzero((decision.rows == row) & (row >= 0)).tolist():
+        fit = fit_node(ledger.fleet, row, shape, policy, kept_for(ledger, asker.uid, node))
+        decision.codes[at] = fit if isinstance(fit, Obstacle) else 0
+        decision.scores[at] = 0.0 if isinstance(fit, Obstacle) else fit.score
+
+
+def _add_affinity(ledger: Ledger, group: str, decision: Decision) -> None:
+    """Prefer nodes, and then domains, that hold pods of the same group."""
+    fleet, rows = ledger.fleet, decision.rows
+    fits = decision.codes == 0
+    members = {fleet.row_of[node]: count for node, count in ledger.group_nodes(group).items() if node in fleet.row_of}
+    domains = {int(fleet.domain[row]) for row in members} - {0}
+    decision.scores[np.isin(fleet.domain[rows], list(domains)) & (rows >= 0) & fits] += _SAME_DOMAIN
+    for row, count in members.items():
+        decision.scores[(rows == row) & fits] += _SAME_NODE * count

@@ -1,0 +1,201 @@
+"""What the ledger is told, and what it asks its owner to do.
+
+Events carry facts; the ledger never calls anybody. Times are seconds on any monotonic clock of the owner's choice.
+"""
+
+from dataclasses import dataclass, field
+
+from gpuslice.devices.allocation import PodAllocation
+from gpuslice.devices.inventory import NodeCards
+from gpuslice.devices.requests import PodRequest, Role
+
+Roles = tuple[tuple[str, Role], ...]
+"""Name and role of each init container, in pod order. Containers that are not named are app containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodKey:
+    """Who a pod is."""
+
+    uid: str
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """A node exists, with these cards. ``cards`` without any card is a node whose plugin has registered nothing."""
+
+    cards: NodeCards
+    ready: bool = True
+    """The node takes new pods and its device plugin is registered."""
+    cpu_milli: int = -1
+    """Allocatable CPU in thousandths of a core; -1 when unknown. Only fragmentation policies read it."""
+    domain: str = ""
+    """Zone, rack or NVLink domain; pods with node policy ``affine`` prefer the domain of their group."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """A node was deleted. Its pods stay on record until the API server drops them."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """A pod as the API server has it."""
+
+    key: PodKey
+    node: str = ""
+    """Node the pod is bound to; empty while pending."""
+    allocation: PodAllocation | None = None
+    """What its annotation says it was given."""
+    roles: Roles = ()
+    """Init containers, in pod order."""
+    terminal: bool = False
+    """Succeeded or Failed: no container of it runs again."""
+    init_done: bool = False
+    """All regular init containers have ended."""
+    terminating: bool = False
+    priority: int = 0
+    cpu_milli: int = 0
+    group: str = ""
+    """UID of the owning Job (or the like), for ``affine``."""
+    created_at: str = ""
+    """creationTimestamp; orders waiting pods, and victims among equals (youngest first)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """The API server no longer has the pod."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assume:
+    """We decided and are about to bind: hold the share for ``assume_seconds``."""
+
+    key: PodKey
+    allocation: PodAllocation
+    now: float
+    roles: Roles = ()
+    priority: int = 0
+    cpu_milli: int = 0
+    group: str = ""
+    created_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """The binding was written."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The binding failed for certain: give an assumed share back. A bound one is not touched."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A pod was filtered and fits nowhere: watch out for a release that helps it."""
+
+    key: PodKey
+    request: PodRequest
+    priority: int = 0
+    created_at: str = ""
+    cpu_milli: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Keep a share on a node for one pod while its victims end. Nobody else may take it."""
+
+    key: PodKey
+    allocation: PodAllocation
+    victims: frozenset[str]
+    """UIDs whose end the reservation waits for."""
+    now: float
+    roles: Roles = ()
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unreserve:
+    """Drop a pod's reservation."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Relist:
+    """The whole truth of the API server at one moment: what is not in it does not exist."""
+
+    nodes: tuple[NodeSeen, ...]
+    pods: tuple[PodSeen, ...]
+    now: float = 0.0
+
+
+Event = (
+    NodeSeen | NodeGone | PodSeen | PodGone | Assume | Confirm | Forget | Refused | Reserve | Unreserve | Tick | Relist
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """These waiting pods may fit now: patch them so that kube-scheduler looks again. Most urgent first."""
+
+    pods: tuple[PodKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """An assumed share ran out of time without being bound, and was given back. Read the pod to be sure."""
+
+    key: PodKey
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The API server records more on a card than the card has. Nothing was taken away; a person must look."""
+
+    node: str
+    card: str
+    problem: str
+    pods: tuple[str, ...] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationReady:
+    """The last victim of this pod's reservation has ended: wake the pod."""
+
+    key: PodKey
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationLost:
+    """The reservation cannot be kept (node or card gone, or time is up)."""
+
+    key: PodKey
+    node: str
+    reason: str
+
+
+Command = Wake | Expired | Conflict | ReservationReady | ReservationLost

@@ -1,0 +1,113 @@
+"""Fit one pod on one node, in plain Python. The column scan must agree with this on every node."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuslice.placement.fleet import UNKNOWN_NUMA, Fleet
+from gpuslice.placement.policies.policy import Policy
+from gpuslice.placement.rejection import Obstacle, Rejection
+from gpuslice.placement.shape import Block, PodShape
+from gpuslice.placement.view import Change, NodeView, apart_columns, obstacle, take, view_of
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A plan on one node: columns for each block of the shape, and the node's score (higher is better)."""
+
+    columns: tuple[tuple[int, ...], ...]
+    score: float
+
+
+def fit_node(fleet: Fleet, row: int, shape: PodShape, policy: Policy, changes: Sequence[Change] = ()) -> Fit | Obstacle:
+    """Choose cards for every block of a pod, hardest block first, and score the node.
+
+    Args:
+        fleet: The columns.
+        row: Row of the node.
+        shape: What the pod wants.
+        policy: Which cards and nodes are better.
+        changes: Uses to count in or out first (what is reserved for this very pod, what a victim would free).
+    """
+    if not fleet.present[row].any():
+        return Obstacle.UNKNOWN_NODE
+    if not fleet.ready[row]:
+        return Obstacle.NOT_READY
+    view = view_of(fleet, row, shape.steps, changes)
+    for position in range(len(shape.blocks)):
+        found = choose(view, shape, position, policy)
+        if isinstance(found, Obstacle):
+            return Obstacle.COMBINATION if position else found
+        take(view, shape.blocks[position], found, exclusive=shape.blocks[position].exclusive or policy.idle_only)
+    return Fit(tuple(view.chosen), policy.node.score(view, shape))
+
+
+def obstacles(view: NodeView, shape: PodShape, position: int, *, idle_only: bool) -> list[Obstacle]:
+    """Return what stands between each card of the node and one slice of a block."""
+    block = shape.blocks[position]
+    taken = apart_columns(view, shape, position)
+    selection = shape.request.selection
+    found = [obstacle(card, block, selection, idle_only=idle_only) for card in view.cards]
+    for column in taken:
+        found[column] = found[column] or Obstacle.COMBINATION
+    return found
+
+
+def choose(view: NodeView, shape: PodShape, position: int, policy: Policy) -> tuple[int, ...] | Obstacle:
+    """Choose the cards of one block, best first; ties go to the lower UUID."""
+    block = shape.blocks[position]
+    found = obstacles(view, shape, position, idle_only=policy.idle_only)
+    usable = [column for column, what in enumerate(found) if what is Obstacle.NONE]
+    if len(usable) < block.cards:
+        return _first_shortage(found, block.cards)
+    numa_bound = shape.request.selection.same_numa and block.cards > 1
+    if numa_bound:
+        usable = _on_big_enough_numa(view, usable, block.cards)
+        if not usable:
+            return Obstacle.NUMA
+    ranked = _ranked(view, block, usable, policy)
+    if numa_bound:
+        home = view.cards[ranked[0]].numa
+        ranked = [column for column in ranked if view.cards[column].numa == home]
+    return tuple(ranked[: block.cards])
+
+
+def _ranked(view: NodeView, block: Block, usable: Sequence[int], policy: Policy) -> list[int]:
+    keys = [ranking.keys(view, block, usable) for ranking in policy.cards]
+    order = sorted(range(len(usable)), key=lambda at: tuple(-key[at] for key in keys))
+    return [usable[at] for at in order]
+
+
+def _first_shortage(found: Sequence[Obstacle], wanted: int) -> Obstacle:
+    """Return the first test after which too few cards were left."""
+    for stage in sorted({what for what in found if what is not Obstacle.NONE}):
+        if sum(1 for what in found if what is Obstacle.NONE or what > stage) < wanted:
+            return stage
+    return Obstacle.TOO_FEW_CARDS
+
+
+def _on_big_enough_numa(view: NodeView, usable: Sequence[int], wanted: int) -> list[int]:
+    sizes: dict[int, int] = {}
+    for column in usable:
+        numa = view.cards[column].numa
+        if numa != UNKNOWN_NUMA:
+            sizes[numa] = sizes.get(numa, 0) + 1
+    return [column for column in usable if sizes.get(view.cards[column].numa, 0) >= wanted]
+
+
+def rejection(found: Obstacle, view: NodeView | None, shape: PodShape, policy: Policy) -> Rejection:
+    """Return the refusal of a node with the figures behind it."""
+    if view is None or not shape.blocks:
+        return Rejection(found)
+    first = shape.blocks[0]
+    counts: dict[str, int | str] = {"cards_wanted": first.cards, "cards": len(view.cards)}
+    for what in obstacles(view, shape, 0, idle_only=policy.idle_only):
+        name = "usable" if what is Obstacle.NONE else what.name.lower()
+        counts[name] = int(counts.get(name, 0)) + 1
+    healthy = [card for card in view.cards if card.family == first.family and card.healthy and not card.cordoned]
+    if healthy:
+        counts["best_free_memory_mib"] = max(card.total_memory - card.used_memory for card in healthy)
+        counts["best_free_core_percent"] = max(card.total_cores - card.used_cores for card in healthy)
+        wanted = next(step for step in first.steps if step is not None)
+        counts["memory_mib_wanted"] = wanted.memory_on(healthy[0].total_memory)
+        counts["core_percent_wanted"] = wanted.core_percent
+    return Rejection(found, counts)

@@ -1,0 +1,1 @@
+"""Which card and which node is better: one idea a module, each in plain Python and in columns."""

@@ -1,0 +1,59 @@
+"""Why a node or a card cannot take a pod.
+
+The texts are constant per kind of obstacle. kube-scheduler copies them into the pod's condition, and a condition that
+changes from attempt to attempt wakes the pod at once, for ever. Figures belong in ``details``, which only people see.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Obstacle(IntEnum):
+    """Kinds of obstacle, in the order in which cards are tested. 0 means that nothing stands in the way."""
+
+    NONE = 0
+    UNKNOWN_NODE = 1
+    NOT_READY = 2
+    TOO_FEW_CARDS = 3
+    SELECTION = 4
+    UNHEALTHY = 5
+    CORDONED = 6
+    EXCLUSIVE = 7
+    BUSY = 8
+    SLOTS = 9
+    MEMORY = 10
+    CORES = 11
+    NUMA = 12
+    COMBINATION = 13
+
+
+TEXTS: Mapping[Obstacle, str] = {
+    Obstacle.NONE: "",
+    Obstacle.UNKNOWN_NODE: "node has no registered cards",
+    Obstacle.NOT_READY: "device plugin of the node is not ready",
+    Obstacle.TOO_FEW_CARDS: "node has fewer cards of the requested kind than requested",
+    Obstacle.SELECTION: "not enough cards match the card selection of the pod",
+    Obstacle.UNHEALTHY: "not enough healthy cards",
+    Obstacle.CORDONED: "not enough cards that are not cordoned",
+    Obstacle.EXCLUSIVE: "not enough cards that no other pod holds exclusively",
+    Obstacle.BUSY: "not enough idle cards",
+    Obstacle.SLOTS: "not enough cards with a free slot",
+    Obstacle.MEMORY: "not enough free GPU memory on any card",
+    Obstacle.CORES: "not enough free GPU compute on any card",
+    Obstacle.NUMA: "not enough suitable cards on one NUMA node",
+    Obstacle.COMBINATION: "containers of the pod do not fit on the node together",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The answer "does not fit": what stands in the way, and the figures behind it."""
+
+    obstacle: Obstacle
+    details: Mapping[str, int | str] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """Constant text of the obstacle."""
+        return TEXTS[self.obstacle]

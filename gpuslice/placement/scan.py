@@ -1,0 +1,219 @@
+"""Fit one pod on many nodes at once, in columns. Says what :mod:`gpuslice.placement.fit` says, faster.
+
+The tests run in the order of :class:`Obstacle`, and a node is refused by the first test that leaves it too few cards.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gpuslice.devices.requests import CardSelection
+from gpuslice.placement.fleet import UNKNOWN_NUMA, Bools, Codes, Fleet, Floats, Ints
+from gpuslice.placement.rejection import Obstacle
+from gpuslice.placement.selection import model_accepted
+from gpuslice.placement.shape import Block, PodShape
+
+if TYPE_CHECKING:
+    from gpuslice.placement.policies.policy import Policy
+
+_WORST: Final = np.iinfo(np.int64).min
+
+
+class Scan:
+    """State of some rows and the plan that grows on all of them together."""
+
+    def __init__(self, fleet: Fleet, rows: Ints, steps: int) -> None:
+        self.fleet = fleet
+        self.rows = rows
+        self.total_slots: Ints = fleet.total_slots[rows].astype(np.int64)
+        self.total_memory: Ints = fleet.total_memory[rows].astype(np.int64)
+        self.total_cores: Ints = fleet.total_cores[rows].astype(np.int64)
+        self.used_slots: Ints = fleet.used_slots[rows].astype(np.int64)
+        self.used_memory: Ints = fleet.used_memory[rows].astype(np.int64)
+        self.used_cores: Ints = fleet.used_cores[rows].astype(np.int64)
+        self.exclusive: Bools = fleet.exclusive[rows] > 0
+        self.present: Bools = fleet.present[rows]
+        self.family = fleet.family[rows]
+        self.model = fleet.model[rows]
+        self.numa = fleet.numa[rows]
+        shape = self.present.shape
+        self.extra_slots: Ints = np.zeros(shape, dtype=np.int64)
+        self.extra_memory: Ints = np.zeros((steps, *shape), dtype=np.int64)
+        self.extra_cores: Ints = np.zeros((steps, *shape), dtype=np.int64)
+        self.chosen: list[Bools] = []
+
+    def slots_after(self) -> Ints:
+        """Slots in use with the plan."""
+        return self.used_slots + self.extra_slots
+
+    def memory_after(self) -> Ints:
+        """MiB in use with the plan, at its peak."""
+        peak: Ints = self.used_memory + self.extra_memory.max(axis=0)
+        return peak
+
+    def cores_after(self) -> Ints:
+        """Percent in use with the plan, at its peak."""
+        peak: Ints = self.used_cores + self.extra_cores.max(axis=0)
+        return peak
+
+    def of_families(self, families: Iterable[str]) -> Bools:
+        """Mark the cards of some families."""
+        numbers = [self.fleet.families.number(family) for family in families]
+        mine: Bools = self.present & np.isin(self.family, numbers)
+        return mine
+
+    def wanted(self, block: Block, step: int) -> Ints:
+        """MiB that one slice of the block takes of each card in a step."""
+        request = block.steps[step]
+        if request is None:
+            return np.zeros_like(self.total_memory)
+        if request.memory_percent:
+            return self.total_memory * request.memory_percent // 100
+        return np.full_like(self.total_memory, request.memory_mib)
+
+    def peaks(self, block: Block) -> tuple[Ints, int]:
+        """Most MiB of each card, and most percent, that one slice of the block takes."""
+        memory = self.wanted(block, 0)
+        for step in range(1, len(block.steps)):
+            memory = np.maximum(memory, self.wanted(block, step))
+        return memory, max(step.core_percent for step in block.steps if step is not None)
+
+    def take(self, block: Block, chosen: Bools, *, exclusive: bool) -> None:
+        """Put a block on the chosen cards of every row."""
+        self.extra_slots += chosen
+        for step, request in enumerate(block.steps):
+            if request is not None:
+                self.extra_memory[step] += np.where(chosen, self.wanted(block, step), 0)
+                self.extra_cores[step] += np.where(chosen, request.core_percent, 0)
+        if exclusive:
+            self.exclusive = self.exclusive | chosen
+        self.chosen.append(chosen)
+
+
+def scan_nodes(fleet: Fleet, rows: Ints, shape: PodShape, policy: "Policy") -> tuple[Codes, Floats]:
+    """Return each row's obstacle (0 where the pod fits) and score (0 where it does not)."""
+    codes = np.zeros(len(rows), dtype=np.uint8)
+    scores = np.zeros(len(rows), dtype=np.float64)
+    if not len(rows):
+        return codes, scores
+    codes[~fleet.ready[rows]] = Obstacle.NOT_READY
+    codes[~fleet.present[rows].any(axis=1)] = Obstacle.UNKNOWN_NODE
+    scan = Scan(fleet, rows, shape.steps)
+    accepted = _accepted(scan, shape.request.selection)
+    for position, block in enumerate(shape.blocks):
+        usable, found = _usable(scan, shape, position, accepted, idle_only=policy.idle_only)
+        if shape.request.selection.same_numa and block.cards > 1:
+            usable = _on_big_enough_numa(scan, usable, block.cards)
+            found = np.where((found == 0) & ~usable.any(axis=1), np.uint8(Obstacle.NUMA), found)
+        refused = (codes == 0) & (found != 0)
+        codes[refused] = Obstacle.COMBINATION if position else found[refused]
+        chosen = _choose(scan, shape, block, usable, policy)
+        scan.take(block, chosen, exclusive=block.exclusive or policy.idle_only)
+    fits = codes == 0
+    if fits.any():
+        scores[fits] = policy.node.scores(scan, shape)[fits]
+    return codes, scores
+
+
+def _accepted(scan: Scan, selection: CardSelection) -> Bools:
+    fleet = scan.fleet
+    models = np.fromiter((model_accepted(selection, word) for word in fleet.models.words), dtype=np.bool_)
+    accepted: Bools = models[scan.model]
+    if selection.modes:
+        modes = np.fromiter((word in selection.modes for word in fleet.modes.words), dtype=np.bool_)
+        accepted = accepted & modes[fleet.mode[scan.rows]]
+    if selection.use_uuids:
+        accepted = accepted & _named(scan, frozenset(selection.use_uuids))
+    if selection.refuse_uuids:
+        accepted = accepted & ~_named(scan, frozenset(selection.refuse_uuids))
+    return accepted
+
+
+def _named(scan: Scan, uuids: frozenset[str]) -> Bools:
+    named = np.zeros(scan.present.shape, dtype=np.bool_)
+    for at, row in enumerate(scan.rows.tolist()):
+        for column, uuid in enumerate(scan.fleet.uuids(row)):
+            if uuid in uuids:
+                named[at, column] = True
+    return named
+
+
+def _usable(scan: Scan, shape: PodShape, position: int, accepted: Bools, *, idle_only: bool) -> tuple[Bools, Codes]:
+    """Return the cards that can hold a slice of a block, and the first test that left a row too few of them."""
+    block = shape.blocks[position]
+    left = scan.present & (scan.family == scan.fleet.families.number(block.family))
+    found = np.where(left.sum(axis=1) < block.cards, np.uint8(Obstacle.TOO_FEW_CARDS), np.uint8(0))
+    for what, passed in _tests(scan, shape, position, accepted, idle_only=idle_only):
+        left = left & passed
+        short = (found == 0) & (left.sum(axis=1) < block.cards)
+        found[short] = what
+    return left, found
+
+
+def _tests(
+    scan: Scan, shape: PodShape, position: int, accepted: Bools, *, idle_only: bool
+) -> Iterable[tuple[Obstacle, Bools]]:
+    block = shape.blocks[position]
+    rows, fleet = scan.rows, scan.fleet
+    slots = scan.slots_after()
+    yield Obstacle.SELECTION, accepted
+    yield Obstacle.UNHEALTHY, fleet.healthy[rows]
+    yield Obstacle.CORDONED, ~fleet.cordoned[rows]
+    yield Obstacle.EXCLUSIVE, ~scan.exclusive
+    if block.exclusive or idle_only:
+        yield Obstacle.BUSY, slots == 0
+    yield Obstacle.SLOTS, slots < scan.total_slots
+    fits_memory = np.ones(scan.present.shape, dtype=np.bool_)
+    fits_cores = np.ones(scan.present.shape, dtype=np.bool_)
+    for step, request in enumerate(block.steps):
+        if request is not None:
+            memory = scan.used_memory + scan.extra_memory[step] + scan.wanted(block, step)
+            cores = scan.used_cores + scan.extra_cores[step] + max(request.core_percent, 1)
+            fits_memory &= memory <= scan.total_memory
+            fits_cores &= cores <= scan.total_cores
+    yield Obstacle.MEMORY, fits_memory
+    yield Obstacle.CORES, fits_cores
+    apart = [scan.chosen[other] for other in block.apart if other < len(scan.chosen)]
+    if apart:
+        yield Obstacle.COMBINATION, ~np.logical_or.reduce(apart)
+
+
+def _on_big_enough_numa(scan: Scan, usable: Bools, wanted: int) -> Bools:
+    kept = np.zeros_like(usable)
+    for numa in np.unique(scan.numa[usable]).tolist():
+        if numa == UNKNOWN_NUMA:
+            continue
+        here = usable & (scan.numa == numa)
+        kept |= here & (here.sum(axis=1) >= wanted)[:, None]
+    return kept
+
+
+def _choose(scan: Scan, shape: PodShape, block: Block, usable: Bools, policy: "Policy") -> Bools:
+    """Mark the best cards of each row; rows with too few get what there is."""
+    keys = [np.where(usable, ranking.columns(scan, block, usable), _WORST) for ranking in policy.cards]
+    if shape.request.selection.same_numa and block.cards > 1:
+        home = np.take_along_axis(scan.numa, _best(keys, usable)[:, None], axis=1)
+        usable = usable & (scan.numa == home)
+        keys = [np.where(usable, key, _WORST) for key in keys]
+    chosen = np.zeros_like(usable)
+    if block.cards == 1:
+        np.put_along_axis(chosen, _best(keys, usable)[:, None], values=True, axis=1)
+    else:
+        order = _order(keys, usable)[:, : block.cards]
+        np.put_along_axis(chosen, order, values=True, axis=1)
+    return chosen & usable
+
+
+def _best(keys: Sequence[Ints], usable: Bools) -> Ints:
+    if len(keys) == 1:
+        best: Ints = keys[0].argmax(axis=1)
+        return best
+    return _order(keys, usable)[:, 0]
+
+
+def _order(keys: Sequence[Ints], usable: Bools) -> Ints:
+    """Return columns of each row, best first; ties by column."""
+    descending = [np.where(usable, -key, np.iinfo(np.int64).max) for key in keys]
+    order: Ints = np.lexsort(tuple(reversed(descending)), axis=1)
+    return order

@@ -1,0 +1,138 @@
+"""The shape of a pod's demand: which slices it needs at which step of its life.
+
+A pod's regular init containers run one after the other, each together with the native sidecars started before it; then
+the sidecars and the app containers run together. So a pod has one *step* for each regular init container that wants a
+device, and one last step. What a card must hold is the maximum over the steps of the sum within a step
+(https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers).
+
+The kubelet hands the slices of a finished init container to the containers after it, before it takes any new one
+(pkg/kubelet/cm/devicemanager, reusable devices). The plan walks the containers in the same order, so that the slices
+which the kubelet passes on are the ones the plan expects.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gpuslice.devices.requests import ContainerDemand, ContainerRequest, PodRequest, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Slices with the same users. They and those of the blocks in ``apart`` are on different cards."""
+
+    cards: int
+    steps: tuple[ContainerRequest | None, ...]
+    """What uses each of the slices in each step of the pod's life."""
+    users: tuple[str, ...]
+    """Names of the containers that use these slices."""
+    apart: frozenset[int] = frozenset()
+    """Positions in :attr:`PodShape.blocks` of other blocks with a user in common."""
+
+    @property
+    def family(self) -> str:
+        """Device family of the slices."""
+        return next(step.family for step in self.steps if step is not None)
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether any user wants the whole card."""
+        return any(step is not None and step.exclusive for step in self.steps)
+
+    @property
+    def weight(self) -> tuple[int, int, int, int]:
+        """Size for ordering: hardest first."""
+        wanted = [step for step in self.steps if step is not None]
+        return (
+            int(self.exclusive),
+            max(step.memory_percent * 1_000_000 if step.memory_percent else step.memory_mib for step in wanted),
+            max(step.core_percent for step in wanted),
+            self.cards,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PodShape:
+    """Everything the fit needs to know of a request, hardest block first."""
+
+    request: PodRequest
+    blocks: tuple[Block, ...]
+    steps: int
+
+    @property
+    def families(self) -> frozenset[str]:
+        """Device families the pod wants."""
+        return frozenset(block.family for block in self.blocks)
+
+    @property
+    def cards(self) -> int:
+        """Slices wanted in all."""
+        return sum(block.cards for block in self.blocks)
+
+
+class _Item:
+    """One slice while the walk is under way."""
+
+    __slots__ = ("steps", "users")
+
+    def __init__(self, steps: int) -> None:
+        self.steps: list[ContainerRequest | None] = [None] * steps
+        self.users: list[str] = []
+
+    def use(self, demand: ContainerDemand, steps: range) -> None:
+        self.users.append(demand.name)
+        for step in steps:
+            self.steps[step] = demand.request
+
+
+@lru_cache(maxsize=4096)
+def shape_of(request: PodRequest) -> PodShape:
+    """Return the shape of a request. Cached: pods come in few classes."""
+    steps = 1 + sum(1 for demand in request.containers if demand.role is Role.INIT)
+    blocks = _group(_walk(request.containers, steps))
+    ordered = sorted(blocks, key=lambda block: block.weight, reverse=True)
+    return PodShape(request, _set_apart(ordered), steps)
+
+
+def _walk(containers: Sequence[ContainerDemand], steps: int) -> list[_Item]:
+    """Hand out slices in the kubelet's order: reusable ones first."""
+    items: list[_Item] = []
+    reusable: dict[str, list[_Item]] = {}
+    past_inits = 0
+    for demand in containers:
+        pool = reusable.setdefault(demand.request.family, [])
+        taken = pool[: demand.request.cards]
+        fresh = [_Item(steps) for _ in range(demand.request.cards - len(taken))]
+        items.extend(fresh)
+        if demand.role is Role.INIT:
+            pool.extend(fresh)
+            alive = range(past_inits, past_inits + 1)
+            past_inits += 1
+        else:
+            del pool[: len(taken)]
+            alive = range(past_inits, steps) if demand.role is Role.SIDECAR else range(steps - 1, steps)
+        for item in (*taken, *fresh):
+            item.use(demand, alive)
+    return items
+
+
+def _group(items: Sequence[_Item]) -> list[Block]:
+    counts: dict[tuple[tuple[str, ...], tuple[ContainerRequest | None, ...]], int] = {}
+    for item in items:
+        key = (tuple(item.users), tuple(item.steps))
+        counts[key] = counts.get(key, 0) + 1
+    return [Block(cards=count, steps=steps, users=users) for (users, steps), count in counts.items()]
+
+
+def _set_apart(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    return tuple(
+        Block(
+            cards=block.cards,
+            steps=block.steps,
+            users=block.users,
+            apart=frozenset(
+                other for other, them in enumerate(blocks) if other != position and set(them.users) & set(block.users)
+            ),
+        )
+        for position, block in enumerate(blocks)
+    )

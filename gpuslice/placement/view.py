@@ -1,0 +1,172 @@
+"""One node as plain numbers, and the plan that grows on it: the plain reference of the column scan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuslice.devices.requests import CardSelection
+from gpuslice.placement.fleet import UNKNOWN_CPU, Fleet
+from gpuslice.placement.holding import CardUse
+from gpuslice.placement.rejection import Obstacle
+from gpuslice.placement.selection import card_accepted
+from gpuslice.placement.shape import Block, PodShape
+
+Change = tuple[int, CardUse]
+"""A use to count in (+1) or out (-1) before planning."""
+
+
+@dataclass(slots=True)
+class CardState:
+    """One card: what it has, what is promised, and what the plan adds."""
+
+    uuid: str
+    model: str
+    family: str
+    mode: str
+    numa: int
+    healthy: bool
+    cordoned: bool
+    total_slots: int
+    total_memory: int
+    total_cores: int
+    used_slots: int
+    used_memory: int
+    used_cores: int
+    exclusive: int
+    extra_slots: int
+    extra_memory: list[int]
+    """By step."""
+    extra_cores: list[int]
+
+    @property
+    def slots_after(self) -> int:
+        """Slots in use with the plan."""
+        return self.used_slots + self.extra_slots
+
+    @property
+    def memory_after(self) -> int:
+        """MiB in use with the plan, at its peak."""
+        return self.used_memory + max(self.extra_memory)
+
+    @property
+    def cores_after(self) -> int:
+        """Percent in use with the plan, at its peak."""
+        return self.used_cores + max(self.extra_cores)
+
+
+@dataclass(slots=True)
+class NodeView:
+    """One node and the plan so far."""
+
+    name: str
+    row: int
+    ready: bool
+    cards: list[CardState]
+    links: tuple[tuple[int, ...], ...]
+    cpu_free: int
+    """Thousandths of a core; -1 when unknown."""
+    chosen: list[tuple[int, ...]]
+    """Columns chosen for each block, in the order of the shape."""
+
+
+def view_of(fleet: Fleet, row: int, steps: int, changes: Sequence[Change] = ()) -> NodeView:
+    """Return one node's state.
+
+    Args:
+        fleet: The columns.
+        row: The node's row.
+        steps: Steps of the pod that will be planned.
+        changes: Uses to count in or out, on top of the books.
+    """
+    uuids = fleet.uuids(row)
+    width = len(uuids)
+    words = (
+        [fleet.models.words[number] for number in fleet.model[row, :width].tolist()],
+        [fleet.families.words[number] for number in fleet.family[row, :width].tolist()],
+        [fleet.modes.words[number] for number in fleet.mode[row, :width].tolist()],
+    )
+    numbers = (
+        fleet.numa[row, :width].tolist(),
+        fleet.healthy[row, :width].tolist(),
+        fleet.cordoned[row, :width].tolist(),
+        fleet.total_slots[row, :width].tolist(),
+        fleet.total_memory[row, :width].tolist(),
+        fleet.total_cores[row, :width].tolist(),
+        fleet.used_slots[row, :width].tolist(),
+        fleet.used_memory[row, :width].tolist(),
+        fleet.used_cores[row, :width].tolist(),
+        fleet.exclusive[row, :width].tolist(),
+    )
+    zeros = ([0] * width, [[0] * steps for _ in range(width)], [[0] * steps for _ in range(width)])
+    cards = list(map(CardState, uuids, *words, *numbers, *zeros))
+    for sign, use in changes:
+        column = fleet.column(row, use.uuid)
+        if column >= 0:
+            _change(cards[column], sign, use)
+    total = int(fleet.cpu_total[row])
+    cpu_free = UNKNOWN_CPU if total < 0 else total - int(fleet.cpu_used[row])
+    return NodeView(fleet.names[row], row, bool(fleet.ready[row]), cards, fleet.links(row), cpu_free, [])
+
+
+def _change(card: CardState, sign: int, use: CardUse) -> None:
+    card.used_slots += sign * use.slices.bit_count()
+    card.used_memory += sign * use.memory_mib
+    card.used_cores += sign * use.core_percent
+    card.exclusive += sign * int(use.exclusive)
+
+
+def obstacle(card: CardState, block: Block, selection: CardSelection, *, idle_only: bool) -> Obstacle:
+    """Return the first thing that keeps a card from holding one slice of a block.
+
+    The order is the order of :class:`Obstacle`; the column scan tests in the same order.
+    """
+    return _barred(card, block, selection) or _full(card, block, idle_only=block.exclusive or idle_only)
+
+
+def _barred(card: CardState, block: Block, selection: CardSelection) -> Obstacle:
+    if card.family != block.family:
+        return Obstacle.TOO_FEW_CARDS
+    if not card_accepted(selection, card.uuid, card.model, card.mode):
+        return Obstacle.SELECTION
+    if not card.healthy:
+        return Obstacle.UNHEALTHY
+    if card.cordoned:
+        return Obstacle.CORDONED
+    return Obstacle.EXCLUSIVE if card.exclusive else Obstacle.NONE
+
+
+def _full(card: CardState, block: Block, *, idle_only: bool) -> Obstacle:
+    if idle_only and card.slots_after:
+        return Obstacle.BUSY
+    if card.slots_after >= card.total_slots:
+        return Obstacle.SLOTS
+    steps = [(step, request) for step, request in enumerate(block.steps) if request is not None]
+    for step, request in steps:
+        if card.used_memory + card.extra_memory[step] + request.memory_on(card.total_memory) > card.total_memory:
+            return Obstacle.MEMORY
+    for step, request in steps:
+        # A card whose compute is promised in full has none to spare, not even for a container without a cap.
+        if card.used_cores + card.extra_cores[step] + max(request.core_percent, 1) > card.total_cores:
+            return Obstacle.CORES
+    return Obstacle.NONE
+
+
+def take(view: NodeView, block: Block, columns: tuple[int, ...], *, exclusive: bool) -> None:
+    """Put a block on the chosen columns of the plan."""
+    for column in columns:
+        card = view.cards[column]
+        card.extra_slots += 1
+        card.exclusive += int(exclusive)
+        for step, request in enumerate(block.steps):
+            if request is not None:
+                card.extra_memory[step] += request.memory_on(card.total_memory)
+                card.extra_cores[step] += request.core_percent
+    view.chosen.append(columns)
+
+
+def apart_columns(view: NodeView, shape: PodShape, position: int) -> set[int]:
+    """Return columns that a block may not use, because a container of it has a slice there already."""
+    taken: set[int] = set()
+    for other in shape.blocks[position].apart:
+        if other < len(view.chosen):
+            taken.update(view.chosen[other])
+    return taken

@@ -1,0 +1,167 @@
+"""Pods that fit nowhere, and which of them a release may help.
+
+kube-scheduler looks at a refused pod again when something about the pod changes. So when a share becomes free, the
+ledger names the waiting pods that would fit into it, most urgent first, and only as many as fit together: everybody
+else would be woken for nothing. A pod that was named and has not come back within ``RETRY_SECONDS`` is named again.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gpuslice.devices.requests import PodRequest
+from gpuslice.placement.events import PodKey, Refused
+from gpuslice.placement.fit import Fit, fit_node
+from gpuslice.placement.holding import CardUse
+from gpuslice.placement.policies.registry import PolicyDefaults, resolve
+from gpuslice.placement.scan import scan_nodes
+from gpuslice.placement.shape import shape_of
+from gpuslice.placement.view import Change
+
+if TYPE_CHECKING:
+    from gpuslice.placement.ledger import Ledger
+
+RETRY_SECONDS: Final = 5.0
+_ANY_FIT: Final = PolicyDefaults()
+_SCAN_FROM: Final = 16
+"""From so many nodes on, columns are quicker than one node after the other."""
+
+
+class _Entry:
+    __slots__ = ("created_at", "key", "priority", "request", "seen", "woken_at", "woken_for")
+
+    def __init__(self, refused: Refused) -> None:
+        self.key = refused.key
+        self.request = refused.request
+        self.priority = refused.priority
+        self.created_at = refused.created_at
+        self.seen = False
+        self.woken_for = ""
+        """Node whose release it was woken for; empty when it has not been woken since its last refusal."""
+        self.woken_at = 0.0
+
+    def urgency(self) -> tuple[int, str, str]:
+        return (-self.priority, self.created_at, self.key.uid)
+
+
+class WaitingPods:
+    """Refused pods by UID."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._now = 0.0
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def keys(self) -> tuple[PodKey, ...]:
+        """Return the waiting pods, most urgent first."""
+        return tuple(entry.key for entry in sorted(self._entries.values(), key=_Entry.urgency))
+
+    def add(self, refused: Refused) -> None:
+        """Remember a refused pod."""
+        seen = refused.key.uid in self._entries and self._entries[refused.key.uid].seen
+        entry = self._entries[refused.key.uid] = _Entry(refused)
+        entry.seen = seen
+
+    def seen(self, uid: str) -> None:
+        """Note that the API server has the pod: from now on its absence from a list means that it is gone."""
+        entry = self._entries.get(uid)
+        if entry is not None:
+            entry.seen = True
+
+    def discard(self, uid: str) -> None:
+        """Forget a pod."""
+        self._entries.pop(uid, None)
+
+    def unlisted(self, listed: set[str]) -> list[str]:
+        """Return pods that the API server had once and does not list now."""
+        return [uid for uid, entry in self._entries.items() if entry.seen and uid not in listed]
+
+    def tick(self, now: float) -> set[str]:
+        """Advance the clock; return nodes whose woken pods have not come back in time."""
+        self._now = now
+        late = set()
+        for entry in self._entries.values():
+            if entry.woken_for and now - entry.woken_at >= RETRY_SECONDS:
+                late.add(entry.woken_for)
+                entry.woken_for = ""
+        return late
+
+    def wake(self, ledger: "Ledger", nodes: Sequence[str]) -> tuple[PodKey, ...]:
+        """Return the pods to wake after something became free on these nodes."""
+        if not self._entries or not nodes:
+            return ()
+        return tuple(_Round(ledger, nodes, self._entries.values(), self._now).run())
+
+
+class _Round:
+    """One search: waiting pods against the nodes that have grown."""
+
+    def __init__(self, ledger: "Ledger", nodes: Sequence[str], entries: Iterable[_Entry], now: float) -> None:
+        self._ledger = ledger
+        self._nodes = [node for node in nodes if node in ledger.fleet.row_of]
+        self._entries = sorted(entries, key=_Entry.urgency)
+        self._now = now
+        self._open: dict[PodRequest, list[str]] = {}
+        """Nodes that may still hold a pod of a class; only ever shrinks, as the promises only grow."""
+        self._promised: dict[str, list[Change]] = {}
+
+    def run(self) -> Iterable[PodKey]:
+        for entry in self._entries:
+            if entry.woken_for in self._nodes:
+                self._promise(entry, entry.woken_for)
+        for entry in self._entries:
+            if entry.woken_for:
+                continue
+            node = self._home(entry)
+            if node:
+                entry.woken_for = node
+                entry.woken_at = self._now
+                yield entry.key
+
+    def _home(self, entry: _Entry) -> str:
+        nodes = self._open.get(entry.request)
+        if nodes is None:
+            nodes = self._open[entry.request] = self._candidates(entry.request)
+        while nodes:
+            if self._promise(entry, nodes[0]):
+                return nodes[0]
+            nodes.pop(0)
+        return ""
+
+    def _candidates(self, request: PodRequest) -> list[str]:
+        if len(self._nodes) < _SCAN_FROM:
+            return list(self._nodes)
+        fleet = self._ledger.fleet
+        rows = np.array([fleet.row_of[node] for node in self._nodes], dtype=np.int64)
+        codes, _ = scan_nodes(fleet, rows, shape_of(request), resolve(request, _ANY_FIT))
+        return [node for node, code in zip(self._nodes, codes.tolist(), strict=True) if code == 0]
+
+    def _promise(self, entry: _Entry, node: str) -> bool:
+        """Count the pod on the node if it fits beside those promised before."""
+        fleet = self._ledger.fleet
+        row = fleet.row_of[node]
+        shape = shape_of(entry.request)
+        promised = self._promised.setdefault(node, [])
+        fit = fit_node(fleet, row, shape, resolve(entry.request, _ANY_FIT), promised)
+        if not isinstance(fit, Fit):
+            return False
+        uuids = fleet.uuids(row)
+        for block, columns in zip(shape.blocks, fit.columns, strict=True):
+            wanted = [step for step in block.steps if step is not None]
+            for column in columns:
+                total = int(fleet.total_memory[row, column])
+                use = CardUse(
+                    uuids[column],
+                    1,
+                    max(step.memory_on(total) for step in wanted),
+                    max(step.core_percent for step in wanted),
+                    block.exclusive,
+                )
+                promised.append((+1, use))
+        return True
