@@ -1,0 +1,263 @@
+"""From an HTTP request to the operation it asks for, and back to bytes."""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from simulator.apiserver import (
+    deletion,
+    discovery,
+    failures,
+    jsonpatch,
+    reads,
+    reviews,
+    strategic,
+    subresources,
+    tables,
+    writes,
+)
+from simulator.apiserver.calls import Call, State
+from simulator.apiserver.failures import Object, StatusError
+from simulator.apiserver.faults import Disconnect, Faults
+from simulator.apiserver.identity import Tokens
+from simulator.apiserver.paths import Target, parse_target
+from simulator.apiserver.resources import Resource
+from simulator.apiserver.watches import Watches
+from simulator.apiserver.wire import Request, Response
+
+log = logging.getLogger(__name__)
+
+GZIP_MINIMUM_BYTES = 128 * 1024
+"""The real server compresses from this size on (k8s.io/apiserver, responsewriters: defaultGzipThresholdBytes)."""
+
+_PATCH_TYPES = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml"
+
+
+class Api:
+    """Answers every request of one server."""
+
+    def __init__(self, state: State, tokens: Tokens, faults: Faults, watches: Watches, *, gzip: bool = True) -> None:
+        self._state = state
+        self._tokens = tokens
+        self._faults = faults
+        self._watches = watches
+        self._gzip = gzip
+
+    async def handle(self, request: Request) -> Response | None:
+        """Answer one request; refusals become Status objects, bugs a 500 that is logged."""
+        try:
+            if request.path in discovery.HEALTH_PATHS:
+                return Response(200, (b"ok",), "text/plain; charset=utf-8")
+            self._tokens.authenticate(request)
+            await self._faults.before(request)
+            response = await self._route(request)
+            self._faults.after(request)
+            return await self._compress(request, response)
+        except StatusError as error:
+            return _refusal(request, error)
+        except Disconnect:
+            request.connection.cut()
+            return None
+        except Exception as error:  # noqa: BLE001  the edge of the server: a bug must answer 500, not hang a client
+            log.exception("bug while answering %s %s", request.method, request.path)
+            return _refusal(request, failures.internal(f"{type(error).__name__}: {error}"))
+
+    async def _compress(self, request: Request, response: Response | None) -> Response | None:
+        if response is None or not self._gzip or "gzip" not in request.headers.get("accept-encoding", ""):
+            return response
+        if sum(map(len, response.body)) < GZIP_MINIMUM_BYTES:
+            return response
+        body = await asyncio.to_thread(_gzip, response.body)
+        headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
+        return Response(response.status, (body,), response.content_type, headers)
+
+    async def _route(self, request: Request) -> Response | None:
+        target = parse_target(request.path)
+        if target is None:
+            return (
+                _json(200, discovery.answer(self._state.registry, request))
+                if request.method in {"GET", "HEAD"}
+                else self._no_path()
+            )
+        resource = self._state.registry.find(target.group, target.version, target.plural)
+        if resource is None or (target.namespace and not resource.namespaced):
+            raise failures.no_such_path()
+        if target.subresource and target.subresource not in resource.subresources:
+            raise failures.no_such_path()
+        call = _call(request, resource, target)
+        return await self._dispatch(request, call)
+
+    def _no_path(self) -> Response:
+        raise failures.no_such_path()
+
+    async def _dispatch(self, request: Request, call: Call) -> Response | None:
+        if request.method in {"GET", "HEAD"}:
+            return await self._read(request, call)
+        operations: dict[str, Callable[[Request, Call], Awaitable[Response]]] = {
+            "POST": self._post,
+            "PUT": self._put,
+            "PATCH": self._patch,
+            "DELETE": self._delete,
+        }
+        operation = operations.get(request.method)
+        if operation is None or (call.resource.verbs == ("create",) and request.method != "POST"):
+            raise failures.method_not_supported(call.resource.plural, call.resource.group)
+        return await operation(request, call)
+
+    async def _read(self, request: Request, call: Call) -> Response | None:
+        if call.resource.verbs == ("create",):
+            raise failures.method_not_supported(call.resource.plural, call.resource.group)
+        if request.flag("watch") or call.target.watch:
+            await self._watches.serve(call, request)
+            return None
+        if not call.name:
+            query = reads.read_list_query(self._state, call, request.query)
+            page, metadata = reads.list_page(self._state, call, query)
+            if tables.wanted(request):
+                return _json(200, tables.render(call.resource, page, metadata, self._state.clock()))
+            return Response(200, reads.encode_list(call.resource, page, metadata))
+        if call.target.subresource not in {"", "status", "scale", "ephemeralcontainers", "resize"}:
+            raise failures.method_not_supported(call.resource.plural, call.resource.group)
+        entry = writes.existing(self._state, call)
+        if call.target.subresource == "scale":
+            return _json(200, subresources.show_scale(call.show(entry)))
+        if tables.wanted(request):
+            metadata = {"resourceVersion": str(entry.revision)}
+            return _json(200, tables.render(call.resource, [entry], metadata, self._state.clock()))
+        return Response(200, (call.resource.head, entry.tail))
+
+    async def _post(self, request: Request, call: Call) -> Response:
+        body = writes.decode_body(request.body, request.headers.get("content-type", ""))
+        if call.resource.plural == "bindings" and not call.resource.group:
+            name = (body.get("metadata") or {}).get("name", "")
+            call = _rebased(self._state, call, Target("", "v1", "pods", call.target.namespace, name, "binding"))
+        if call.resource.verbs == ("create",):
+            return _json(201, reviews.answer(self._tokens, call, body))
+        match call.target.subresource:
+            case "binding":
+                return _json(201, await subresources.bind(self._state, call, body))
+            case "eviction":
+                return _json(201, await subresources.evict(self._state, call, body))
+            case "token":
+                return _json(201, reviews.issue_token(self._state, self._tokens, call, body))
+            case "":
+                if call.name:
+                    raise failures.method_not_supported(call.resource.plural, call.resource.group)
+                return _json(201, await writes.create(self._state, call, body), call)
+        raise failures.method_not_supported(call.resource.plural, call.resource.group)
+
+    async def _put(self, request: Request, call: Call) -> Response:
+        if not call.name or call.target.subresource in {"binding", "eviction", "token"}:
+            raise failures.method_not_supported(call.resource.plural, call.resource.group)
+        body = writes.decode_body(request.body, request.headers.get("content-type", ""))
+        if call.target.subresource == "scale":
+            found, _ = await writes.update(self._state, call, lambda obj: subresources.apply_scale(obj, body))
+            return _json(200, subresources.show_scale(found), call)
+        found, created = await writes.update(self._state, call, writes.replacement(body))
+        return _json(201 if created else 200, found, call)
+
+    async def _patch(self, request: Request, call: Call) -> Response:
+        if not call.name:
+            raise failures.method_not_supported(call.resource.plural, call.resource.group)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
+        patched, create_missing = _patcher(self._state, call, kind, request)
+        if call.target.subresource == "scale":
+            scaled = patched
+
+            def transform(obj: Object) -> Object:
+                return subresources.apply_scale(obj, scaled(subresources.show_scale(obj)))
+
+            found, _ = await writes.update(self._state, call, transform)
+            return _json(200, subresources.show_scale(found), call)
+        found, created = await writes.update(self._state, call, patched, create_missing=create_missing)
+        return _json(201 if created else 200, found, call)
+
+    async def _delete(self, request: Request, call: Call) -> Response:
+        if call.target.subresource:
+            raise failures.method_not_supported(call.resource.plural, call.resource.group)
+        body = writes.decode_body(request.body, request.headers.get("content-type", "")) if request.body else {}
+        options = deletion.read_options(body, request.query)
+        call.options = options
+        call.dry_run = call.dry_run or "All" in (options.get("dryRun") or [])
+        if call.name:
+            return _json(200, await deletion.delete(self._state, call, options), call)
+        query = reads.read_list_query(self._state, call, request.query)
+        page, metadata = reads.list_page(self._state, call, query)
+        for entry in page:
+            one = _rebased(
+                self._state,
+                call,
+                Target(call.target.group, call.target.version, call.target.plural, entry.namespace, entry.name),
+            )
+            try:
+                await deletion.delete(self._state, one, options)
+            except StatusError as error:
+                if error.code != 404:
+                    raise
+        return Response(200, reads.encode_list(call.resource, page, metadata))
+
+
+def _call(request: Request, resource: Resource, target: Target) -> Call:
+    dry_run = request.query.get("dryRun", "")
+    if dry_run not in {"", "All"}:
+        problem = failures.FieldError("NotSupported", "dryRun", dry_run, 'supported values: "All"')
+        raise failures.invalid("CreateOptions", "meta.k8s.io", "", [problem])
+    manager = request.query.get("fieldManager") or request.headers.get("user-agent", "unknown").partition("/")[0]
+    return Call(resource, target, request.user, request.groups, dry_run == "All", manager, warnings=request.warnings)
+
+
+def _rebased(state: State, call: Call, target: Target) -> Call:
+    resource = state.registry.find(target.group, target.version, target.plural)
+    if resource is None:
+        raise failures.no_such_path()
+    return Call(resource, target, call.user, call.groups, call.dry_run, call.field_manager, call.options, call.warnings)
+
+
+def _patcher(state: State, call: Call, kind: str, request: Request) -> tuple[Callable[[Object], Object], bool]:
+    """Return what a PATCH does to the object, and whether it may create it."""
+    del state
+    if kind == "application/json-patch+json":
+        try:
+            operations = msgspec.json.decode(request.body)
+        except msgspec.DecodeError as error:
+            raise failures.bad_request(f"error decoding patch: {error}") from error
+        return (lambda obj: jsonpatch.apply_json_patch(obj, operations)), False
+    if kind == "application/merge-patch+json":
+        body = writes.decode_body(request.body)
+        return (lambda obj: _object(jsonpatch.apply_merge_patch(obj, body))), False
+    if kind == "application/strategic-merge-patch+json" and not call.resource.custom:
+        body = writes.decode_body(request.body)
+        return (lambda obj: strategic.apply_strategic_patch(obj, body)), False
+    accepted = (
+        _PATCH_TYPES.replace("application/strategic-merge-patch+json, ", "") if call.resource.custom else _PATCH_TYPES
+    )
+    message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
+    raise failures.unsupported_media(message)
+
+
+def _object(value: object) -> Object:
+    assert isinstance(value, dict)
+    return value
+
+
+def _json(status: int, body: Object, call: Call | None = None) -> Response:
+    headers = tuple(("Warning", f'299 - "{text}"') for text in call.warnings) if call else ()
+    return Response(status, (msgspec.json.encode(body),), headers=headers)
+
+
+def _refusal(request: Request, error: StatusError) -> Response:
+    headers = [("Warning", f'299 - "{text}"') for text in request.warnings]
+    if error.retry_after is not None:
+        headers.append(("Retry-After", str(error.retry_after)))
+    if error.code == 401:
+        headers.append(("WWW-Authenticate", "Bearer"))
+    return Response(error.code, (msgspec.json.encode(error.status()),), headers=tuple(headers))
+
+
+def _gzip(parts: object) -> bytes:
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    assert isinstance(parts, (list, tuple))
+    return b"".join([packer.compress(part) for part in parts] + [packer.flush()])
