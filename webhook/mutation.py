@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from gpuslice.devices.container_reader import written_count
 from gpuslice.devices.demands import ContainerRequest
 from gpuslice.devices.families import Families
 from gpuslice.devices.families.family import Family
+from gpuslice.devices.quantity import parse_quantity
 from webhook.inspection import Findings
 from webhook.isolation import steering_names, steers
 from webhook.namespaces import NamespacePolicy
@@ -79,7 +81,9 @@ class PodMutation:
         new: dict[str, str] = {}
         for family in self._wanted_families():
             for choice in family.choices:
-                if choice.default is not None and choice.key not in present:
+                key, _, value = choice.unless.partition("=")
+                excused = bool(key) and present.get(key) == value
+                if choice.default is not None and choice.key not in present and not excused:
                     new[choice.key] = choice.default
             chosen = family.selection.use_type
             if rules.allowed_models and chosen and not any(present.get(key) for key in chosen):
@@ -121,19 +125,18 @@ class PodMutation:
                     yield {"name": family.visible_devices_env, "value": "none"}
 
     def _resources(self, base: str, container: AdmittedContainer, share: ContainerRequest) -> None:
-        """Write the card count where it was left out or rounded: the kubelet allocates by it."""
+        """Write the count where it was left out or rounded: the kubelet allocates by it."""
         resources = container.resources
         family = self._families.by_name[share.family]
         name = family.resources.count
         if resources is None or family.resources.cores_alone in {*resources.limits, *resources.requests}:
             return
+        count = written_count(share, family)
         written = resources.get(name)
-        if written is not None and str(written) == str(share.cards):
-            return
-        if written is not None and family.counts.round_up_to == 1:
+        if written is not None and parse_quantity(written) == count:
             return
         for key, raw in (("limits", resources.raw_limits), ("requests", resources.raw_requests)):
             if raw is None and key == "limits":
-                self._set(f"{base}/resources/limits", {name: str(share.cards)}, present=False)
+                self._set(f"{base}/resources/limits", {name: str(count)}, present=False)
             elif raw is not None:
-                self._set(f"{base}/resources/{key}/{escape(name)}", str(share.cards), present=name in raw)
+                self._set(f"{base}/resources/{key}/{escape(name)}", str(count), present=name in raw)

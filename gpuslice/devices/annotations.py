@@ -62,6 +62,7 @@ class _CardWire(msgspec.Struct, rename="camel", omit_defaults=True):
     healthy: bool = True
     cordoned: bool = False
     mode: str = "hami-core"
+    core_units: int = 100
     mig: tuple[_MigWire, ...] = ()
 
 
@@ -179,6 +180,7 @@ def _card_to_wire(card: Card) -> _CardWire:
         healthy=card.healthy,
         cordoned=card.cordoned,
         mode=card.mode,
+        core_units=card.core_units,
         mig=tuple(
             _MigWire(name=p.name, memory_mib=p.memory_mib, cores=p.core_percent, placements=p.placements)
             for p in card.mig_profiles
@@ -199,6 +201,7 @@ def _card_from_wire(wire: _CardWire) -> Card:
         healthy=wire.healthy,
         cordoned=wire.cordoned,
         mode=wire.mode,
+        core_units=wire.core_units,
         mig_profiles=tuple(MigProfile(p.name, p.memory_mib, p.cores, p.placements) for p in wire.mig),
     )
 

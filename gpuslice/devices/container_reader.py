@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gpuslice.devices.demands import ContainerRequest, Problem
 from gpuslice.devices.errors import BadQuantity
-from gpuslice.devices.families.family import Family, Size
+from gpuslice.devices.families.family import Family
 from gpuslice.devices.pods import Container, Quantity, Resources
 from gpuslice.devices.quantity import mebibytes, parse_quantity, whole_number
 
@@ -21,6 +21,8 @@ class ContainerReader:
         self._family = family
         self._annotations = annotations
         self._problems: list[Problem] = []
+        self._slices = 0
+        self._written_cards = 0
 
     def read(self) -> ContainerRequest | tuple[Problem, ...] | None:
         """Return the request, every problem, or None when all that was written is 0."""
@@ -49,24 +51,25 @@ class ContainerReader:
     def _resolve(self, cards: int, memory: int, percent: int, cores: int) -> ContainerRequest | tuple[Problem, ...]:
         """Apply the family's sizes and defaults to numbers that are each valid by themselves."""
         family = self._family
-        size = self._size_for(memory) if memory else None
-        if size is not None:
-            memory, cores = size.mib, size.core_percent or cores
+        if memory or self._slices:
+            memory, cores = self._on_sale(memory, cores)
         if not memory and not percent:
             memory = family.memory.default_mib
-            percent = 0 if memory else WHOLE_CARD
-        if memory and family.memory.card_mib is not None and memory >= family.memory.card_mib:
-            memory, percent = 0, WHOLE_CARD
-        whole = percent == WHOLE_CARD
+        if family.memory.card_mib is not None and memory >= family.memory.card_mib:
+            memory = 0
+        percent = percent if memory or percent else WHOLE_CARD
         if family.cores.follows_memory and family.memory.card_mib:
-            cores = WHOLE_CARD if whole else memory * 100 // family.memory.card_mib
-        if not family.shared:
-            memory, percent, cores = 0, WHOLE_CARD, WHOLE_CARD
-        if cards > 1 and family.counts.several_are_whole:
-            if memory or (percent and not whole):
+            cores = memory * 100 // family.memory.card_mib if memory else WHOLE_CARD
+        whole = percent == WHOLE_CARD
+        if (family.cores.several_take_all and cards > 1) or (family.cores.whole_memory_takes_all and whole):
+            cores = WHOLE_CARD
+        if family.counts.several_are_whole and self._written_cards > 1:
+            if not whole:
                 self._complain(
                     family.resources.count, str(cards), "ask for 1 card when you want a part of it: several are whole"
                 )
+            cores = WHOLE_CARD
+        if not family.shared:
             memory, percent, cores = 0, WHOLE_CARD, WHOLE_CARD
         if self._problems:
             return tuple(self._problems)
@@ -79,27 +82,38 @@ class ContainerReader:
             family=family.name,
         )
 
-    def _size_for(self, memory_mib: int) -> Size | None:
-        """Return the size on sale for a request, or None when any size (or the whole card) is given."""
+    def _on_sale(self, memory_mib: int, cores: int) -> tuple[int, int]:
+        """Return memory and compute of the size that a request gets; (0, …) means the whole card."""
         rule = self._family.memory
-        key, _, value = rule.exact_when.partition("=")
-        if not rule.sizes or (key and self._annotations.get(key) == value):
-            return None
+        if not rule.sizes or self._is_exact(cores):
+            return memory_mib, cores
         exact = rule.rounding == "exact"
         for size in rule.sizes:
-            if memory_mib == size.mib or (not exact and memory_mib < size.mib):
-                return size
+            fits = size.mib == memory_mib if exact else size.mib >= memory_mib
+            if fits and size.slices >= self._slices and (size.core_percent is None or size.core_percent >= cores):
+                return size.mib, cores if size.core_percent is None else size.core_percent
         largest = rule.capacity_mib or rule.card_mib or 0
-        if exact or memory_mib > largest:
-            sizes = sorted({size.mib for size in rule.sizes} | ({rule.card_mib} if rule.card_mib else set()))
-            self._complain(
-                str(self._family.resources.memory), f"{memory_mib} MiB", f"write one of {_list_of(sizes)} MiB"
-            )
-            return None
-        return Size(mib=largest)
+        if not exact and memory_mib <= largest:
+            return 0, cores
+        sizes = sorted({size.mib for size in rule.sizes} | ({rule.card_mib} if rule.card_mib else set()))
+        self._complain(str(self._family.resources.memory), f"{memory_mib} MiB", f"write one of {_list_of(sizes)} MiB")
+        return memory_mib, cores
+
+    def _is_exact(self, cores: int) -> bool:
+        rule = self._family.memory
+        key, _, value = rule.exact_when.partition("=")
+        return bool((key and self._annotations.get(key) == value) or (rule.exact_with_cores and cores))
 
     def _quantity(self, name: str | None) -> Quantity | None:
-        return None if name is None else self._resources.get(name)
+        """Return a quantity by its name or another spelling of it; None when absent or when the family has no such."""
+        if name is None:
+            return None
+        quantity = self._resources.get(name)
+        if quantity is None:
+            for alias, meant in self._family.resources.aliases.items():
+                if meant == name and quantity is None:
+                    quantity = self._resources.get(alias)
+        return quantity
 
     def _complain(self, field: str, value: str, remedy: str) -> None:
         self._problems.append(Problem(self._where, field, value, remedy))
@@ -148,6 +162,12 @@ class ContainerReader:
         count = self._number(family.resources.count, maximum=rule.maximum)
         if count is None:
             return 1, 0
+        if rule.unit == "slices":
+            self._slices = count
+            if self._quantity(family.resources.memory) is not None:
+                self._complain(family.resources.count, str(count), f"remove it or {family.resources.memory}: both size")
+            return min(count, 1), 0
+        self._written_cards = count
         if count == 1 and rule.round_up_to > 1:
             count = rule.round_up_to
         if count % rule.round_up_to:
@@ -196,7 +216,7 @@ class ContainerReader:
             return 0
         share = cards if rule.scope == "container" and cards > 1 else 1
         try:
-            total = mebibytes(quantity, factor=rule.unit_mib)
+            total = mebibytes(quantity, factor=rule.unit_mib, bare_is_bytes=rule.bare_is_bytes)
         except BadQuantity as error:
             self._complain(str(name), str(quantity), f"{error.problem}; {error.remedy}")
             return 0
@@ -216,6 +236,14 @@ class ContainerReader:
         if units % share:
             self._complain(str(name), str(units), f"write a total that {share} cards can share equally")
         return units // share * 100 // rule.units_per_card
+
+
+def written_count(request: ContainerRequest, family: Family) -> int:
+    """Return the number that stands under the family's count resource: cards, or slices of one card."""
+    if family.counts.unit == "cards":
+        return request.cards
+    sizes = family.memory.sizes
+    return next((size.slices for size in sizes if size.mib == request.memory_mib), sizes[-1].slices)
 
 
 def _list_of(numbers: tuple[int, ...] | list[int]) -> str:

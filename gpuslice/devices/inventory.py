@@ -55,6 +55,8 @@ class Card:
     mode: str = "hami-core"
     """How the node shares it: hami-core, exclusive, time-slicing, mps, mig-static, mig-dynamic."""
     mig_profiles: tuple[MigProfile, ...] = ()
+    core_units: int = 100
+    """How many units the vendor counts a whole card's compute in (AMD: compute units)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,20 +78,22 @@ def whole_number(text: str | float, *, maximum: int = MAX_INT32) -> int:
     return int(value)
 
 
-def mebibytes(text: str | float, *, factor: int = 1, maximum: int = MAX_MEMORY_MIB) -> int:
+def mebibytes(text: str | float, *, factor: int = 1, bare_is_bytes: bool = False, maximum: int = MAX_MEMORY_MIB) -> int:
     """Return device memory in MiB: a plain number counts ``factor`` MiB each, a binary suffix counts bytes.
 
     Args:
         text: The quantity as written.
         factor: MiB per unit of a plain number (families that count memory in blocks).
+        bare_is_bytes: A plain number counts bytes too.
         maximum: Largest result, MiB.
 
     Raises:
         BadQuantity: It is negative, too large, or not a whole number of MiB.
     """
     value = parse_quantity(text)
-    value = value / MIB if counts_bytes(text) else value * factor
-    unit = "MiB" if factor == 1 else f"blocks of {factor} MiB"
+    in_bytes = bare_is_bytes or counts_bytes(text)
+    value = value / MIB if in_bytes else value * factor
+    unit = "bytes" if bare_is_bytes else "MiB" if factor == 1 else f"blocks of {factor} MiB"
     remedy = f"write {unit} as a plain number, or a size such as 3000Mi or 16Gi"
     if value < 0:
         raise BadQuantity(str(text), "is negative", remedy)
@@ -99,6 +101,6 @@ def mebibytes(text: str | float, *, factor: int = 1, maximum: int = MAX_MEMORY_M
         raise BadQuantity(str(text), "is not a whole number of MiB", remedy)
     if value > maximum:
         raise BadQuantity(str(text), f"is {int(value)} MiB, more than any card has", remedy)
-    if not counts_bytes(text) and value % factor:
+    if not in_bytes and value % factor:
         raise BadQuantity(str(text), f"is not a whole number of {unit}", remedy)
     return int(value)

@@ -24,11 +24,13 @@ class Resources(_Data, frozen=True, kw_only=True):
     priority: str | None = None
     cores_alone: str | None = None
     """A resource that counts compute units by itself, without a card count (AWS NeuronCores)."""
+    aliases: dict[str, str] = msgspec.field(default_factory=dict)
+    """Other spelling to the name above that it stands for (names that older plugins advertise)."""
 
     def names(self) -> tuple[str, ...]:
         """Return every resource name of the kind, the count first."""
         optional = (self.memory, self.memory_percentage, self.cores, self.priority, self.cores_alone)
-        return (self.count, *(name for name in optional if name is not None))
+        return (self.count, *(name for name in optional if name is not None), *self.aliases)
 
 
 class Size(_Data, frozen=True, kw_only=True):
@@ -39,13 +41,19 @@ class Size(_Data, frozen=True, kw_only=True):
     """Template name the vendor's plugin expects, for example ``vir05_1c_16g``."""
     core_percent: int | None = None
     """Compute that comes with the size, percent of the card."""
+    id: str = ""
+    """Number of the template, where the vendor's plugin wants it."""
+    slices: int = 0
+    """Slices that the vendor counts for the size (kinds whose count is in slices)."""
 
 
 class MemoryRule(_Data, frozen=True, kw_only=True):
     """How a memory request becomes MiB of one card."""
 
     unit_mib: int = 1
-    """MiB per unit of a bare number; a number with a suffix always counts bytes."""
+    """MiB per unit of a bare number; a number with a binary suffix always counts bytes."""
+    bare_is_bytes: bool = False
+    """A bare number counts bytes too."""
     sizes: tuple[Size, ...] = ()
     """Sizes on sale, ascending; empty means any."""
     rounding: Literal["exact", "up"] = "exact"
@@ -60,6 +68,8 @@ class MemoryRule(_Data, frozen=True, kw_only=True):
     """Given when the container asks for none; 0 means the whole card's memory."""
     exact_when: str = ""
     """``annotation=value`` on the pod that switches the rounding off."""
+    exact_with_cores: bool = False
+    """A request for compute switches the rounding off."""
 
 
 class CoreRule(_Data, frozen=True, kw_only=True):
@@ -71,8 +81,15 @@ class CoreRule(_Data, frozen=True, kw_only=True):
     scope: Literal["card", "container"] = "card"
     follows_memory: bool = False
     """Compute is the same fraction of the card as memory."""
+    whole_memory_takes_all: bool = False
+    """Who gets all memory of a card gets all its compute."""
+    several_take_all: bool = False
+    """Several cards in one container come with all their compute."""
     alone_units_per_card: int = 1
     """Units of ``resources.cores_alone`` on one card."""
+    written_as: Literal["units", "card-units", "mask"] = "units"
+    """The CORES field of HAMi's string: ``units_per_card`` for a whole card; units that each card reports
+    (compute units); or a bit for each unit."""
 
 
 class CountRule(_Data, frozen=True, kw_only=True):
@@ -83,6 +100,8 @@ class CountRule(_Data, frozen=True, kw_only=True):
     maximum: int = 1024
     default: int = 1
     """Cards of a container that asks for memory or compute only; 0 means that such a container is refused."""
+    unit: Literal["cards", "slices"] = "cards"
+    """``slices``: the number is the size of a share of one card, in the vendor's slices."""
     round_up_to: int = 1
     """A count of 1 becomes this many; other counts must be a multiple of it (modules of two chips)."""
     several_are_whole: bool = False
@@ -111,12 +130,14 @@ class ChoiceAnnotation(_Data, frozen=True, kw_only=True):
     values: tuple[str, ...]
     default: str | None = None
     """Written by the webhook when the pod does not say."""
+    unless: str = ""
+    """``annotation=value`` with which the default is not written."""
 
 
 class NodeFormat(_Data, frozen=True, kw_only=True):
     """Where and how a node tells its cards."""
 
-    grammar: Literal["json", "text", "capacity", "metax"]
+    grammar: Literal["json", "text", "capacity", "metax", "drs"]
     register: str = ""
     """Node annotation with the cards (all grammars but ``capacity``)."""
     handshake: str = ""
@@ -124,28 +145,45 @@ class NodeFormat(_Data, frozen=True, kw_only=True):
     """Containers that may share one card (``capacity`` only)."""
     card_name: str = ""
     """Name of a card, with ``{node}`` and ``{index}`` (``capacity`` only)."""
+    count_resource: str = ""
+    """Which resource in the node's capacity counts cards, where it is not the one that pods ask for."""
     cards_from: Literal["count", "cores"] = "count"
     """Which resource in the node's capacity counts the cards (``capacity`` only)."""
 
 
-class JsonList(_Data, frozen=True, kw_only=True):
+class JsonValue(_Data, frozen=True, kw_only=True):
     """A JSON value made of the devices of the pod."""
 
-    shape: Literal["devices", "containers", "byContainer"]
-    """One flat list, a list per container, or an object keyed by container name."""
+    shape: Literal["devices", "containers", "by-container"]
+    """One flat list, a list per container, or an object keyed by container name (first device of each)."""
     fields: dict[str, str]
-    """JSON key to: uuid, memory, cores, index, size, units, ``true``, ``false``."""
-    omit_empty: bool = True
-    """Leave out keys whose value is empty or 0, as Go's omitempty does."""
+    """JSON key to what stands there: uuid, memory, cores, index, size, size-id, slices, false. Empty text and 0 are
+    left out, as Go's omitempty does."""
+
+
+class ListValue(_Data, frozen=True, kw_only=True):
+    """A text made of the devices of the pod: items of a container, then containers."""
+
+    item: str = "{index}"
+    """With {index} and {unit}; ``{unit}`` repeats the item for each compute unit of the share."""
+    separator: str = ","
+    between: str = ","
+    """Between containers; anything but the separator keeps empty containers visible."""
+    last_container_only: bool = False
 
 
 class ExtraAnnotation(_Data, frozen=True, kw_only=True):
-    """A pod annotation besides HAMi's two device strings that the vendor's plugin reads."""
+    """A pod annotation besides HAMi's two device strings that the vendor's plugin reads. One of the forms is set."""
 
     key: str
     text: str | None = None
-    """With {node}, {seconds}, {nanoseconds}, {indices}, {first_index}, {first_cores}, {first_units}, {first_size}."""
-    json: JsonList | None = None
+    """With {node}, {seconds}, {nanoseconds}, {count}, {first_index}, {first_cores}, {first_units}, {first_slices}."""
+    json: JsonValue | None = None
+    json_exact: JsonValue | None = None
+    """Instead of ``json`` when rounding is switched off (``memory.exactWhen``)."""
+    list: ListValue | None = None
+    when: Literal["always", "several", "by-count", "by-cores"] = "always"
+    """``several``: more than one card; ``by-cores``: the pod asked by ``resources.coresAlone``."""
 
 
 class PodFormat(_Data, frozen=True, kw_only=True):
@@ -186,9 +224,10 @@ class Family(_Data, frozen=True, kw_only=True):
     choices: tuple[ChoiceAnnotation, ...] = ()
     node: NodeFormat
     pod: PodFormat
-    topology: Literal["none", "links", "ring", "aligned", "pairs", "group"] = "none"
-    """What makes several cards a good set: measured links, neighbours in a ring, aligned blocks, modules of two, or
-    fixed groups."""
+    topology: Literal["none", "links", "ring", "pairs", "group"] = "none"
+    """What makes several cards a good set: measured links, neighbours in a ring, modules of two, fixed groups."""
+    equal_shares: bool = False
+    """All shares of one card have the same size."""
     pod_type: Literal["word", "model"] = "word"
     """What stands in the TYPE field of the pod's device string."""
     visible_devices_env: str = ""
