@@ -58,6 +58,7 @@ class Api:
         self._host, self._port, self._token = host, port, token
         self._tls = ssl.create_default_context(cafile=str(authority))
         self._local = threading.local()
+        self._connections: list[http.client.HTTPSConnection] = []
 
     def request(self, method: str, path: str, body: object = None, *, content: str = "application/json") -> Json:
         """Send one request and return the decoded answer.
@@ -83,6 +84,7 @@ class Api:
         if connection is None:
             connection = self._connect(timeout_seconds=30)
             self._local.connection = connection
+            self._connections.append(connection)
         connection.request(method, path, data, headers)
         response = connection.getresponse()
         return response.status, response.read().decode()
@@ -94,11 +96,14 @@ class Api:
         connection = getattr(self._local, "connection", None)
         self._local.connection = None
         if connection is not None:
+            self._connections.remove(connection)
             connection.close()
 
     def close(self) -> None:
-        """Close this thread's connection."""
-        self._close()
+        """Close the connections of every thread."""
+        while self._connections:
+            self._connections.pop().close()
+        self._local = threading.local()
 
     def ready(self) -> bool:
         """Whether /readyz answers ok; False while it does not answer at all."""

@@ -43,6 +43,7 @@ class ControlPlane:
         self._binaries = binaries
         self._logs = folder / "logs"
         self._processes: dict[str, Supervised] = {}
+        self._clients: list[Api] = []
         self._etcd_port, self._etcd_peer_port, self.port = free_port(), free_port(), free_port()
         folder.mkdir(parents=True, exist_ok=True)
         self.authority = Authority(folder / "pki")
@@ -65,8 +66,10 @@ class ControlPlane:
         return f"https://{LOOPBACK}:{self.port}"
 
     def api_for(self, token: str) -> Api:
-        """Return a client that speaks as the owner of this token."""
-        return Api(host=LOOPBACK, port=self.port, authority=self.authority.certificate, token=token)
+        """Return a client that speaks as the owner of this token; it is closed with the control plane."""
+        api = Api(host=LOOPBACK, port=self.port, authority=self.authority.certificate, token=token)
+        self._clients.append(api)
+        return api
 
     def kubeconfig(self, name: str, token: str, namespace: str = "default") -> Path:
         """Write a kubeconfig for a token and return its path."""
@@ -168,7 +171,8 @@ class ControlPlane:
         for name in [*clients, "kube-apiserver", "etcd"]:
             if process := self._processes.get(name):
                 process.kill()
-        self.admin.close()
+        for client in self._clients:
+            client.close()
 
     def remove_data(self) -> None:
         """Remove etcd's data; the logs stay."""
