@@ -221,7 +221,12 @@ def place(
     fit = fit_node(ledger.fleet, row, shape, policy, kept)
     if isinstance(fit, Obstacle):
         return rejection(fit, view_of(ledger.fleet, row, shape.steps, kept), shape, policy)
-    return _Allocator(ledger, node, row).allocation(shape, fit, policy)
+    return allocate(ledger, node, shape, fit, policy)
+
+
+def allocate(ledger: Ledger, node: str, shape: PodShape, fit: Fit, policy: Policy) -> PodAllocation:
+    """Name the slices of a plan: the lowest free numbers of each card."""
+    return _Allocator(ledger, node, ledger.fleet.row_of[node]).allocation(shape, fit, policy)
 
 
 def kept_for(ledger: Ledger, uid: str, node: str) -> tuple[Change, ...]:

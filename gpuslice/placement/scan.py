@@ -4,12 +4,14 @@ The tests run in the order of :class:`Obstacle`, and a node is refused by the fi
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from gpuslice.devices.requests import CardSelection
 from gpuslice.placement.fleet import UNKNOWN_NUMA, Bools, Codes, Fleet, Floats, Ints
+from gpuslice.placement.holding import CardUse
 from gpuslice.placement.rejection import Obstacle
 from gpuslice.placement.selection import model_accepted
 from gpuslice.placement.shape import Block, PodShape
@@ -20,10 +22,33 @@ if TYPE_CHECKING:
 _WORST: Final = np.iinfo(np.int64).min
 
 
+@dataclass(slots=True)
+class Freed:
+    """What to leave out of the books in a scan: as if some pods had ended."""
+
+    slots: Ints
+    memory: Ints
+    cores: Ints
+    exclusive: Ints
+
+    @classmethod
+    def nothing(cls, rows: int, columns: int) -> "Freed":
+        """Return zeros."""
+        zeros = [np.zeros((rows, columns), dtype=np.int64) for _ in range(4)]
+        return cls(*zeros)
+
+    def add(self, at: int, column: int, use: CardUse) -> None:
+        """Leave one use out."""
+        self.slots[at, column] += use.slices.bit_count()
+        self.memory[at, column] += use.memory_mib
+        self.cores[at, column] += use.core_percent
+        self.exclusive[at, column] += int(use.exclusive)
+
+
 class Scan:
     """State of some rows and the plan that grows on all of them together."""
 
-    def __init__(self, fleet: Fleet, rows: Ints, steps: int) -> None:
+    def __init__(self, fleet: Fleet, rows: Ints, steps: int, freed: Freed | None = None) -> None:
         self.fleet = fleet
         self.rows = rows
         self.total_slots: Ints = fleet.total_slots[rows].astype(np.int64)
@@ -32,7 +57,13 @@ class Scan:
         self.used_slots: Ints = fleet.used_slots[rows].astype(np.int64)
         self.used_memory: Ints = fleet.used_memory[rows].astype(np.int64)
         self.used_cores: Ints = fleet.used_cores[rows].astype(np.int64)
-        self.exclusive: Bools = fleet.exclusive[rows] > 0
+        holders: Ints = fleet.exclusive[rows].astype(np.int64)
+        if freed is not None:
+            self.used_slots -= freed.slots
+            self.used_memory -= freed.memory
+            self.used_cores -= freed.cores
+            holders -= freed.exclusive
+        self.exclusive: Bools = holders > 0
         self.present: Bools = fleet.present[rows]
         self.family = fleet.family[rows]
         self.model = fleet.model[rows]
@@ -91,7 +122,9 @@ class Scan:
         self.chosen.append(chosen)
 
 
-def scan_nodes(fleet: Fleet, rows: Ints, shape: PodShape, policy: "Policy") -> tuple[Codes, Floats]:
+def scan_nodes(
+    fleet: Fleet, rows: Ints, shape: PodShape, policy: "Policy", freed: Freed | None = None
+) -> tuple[Codes, Floats]:
     """Return each row's obstacle (0 where the pod fits) and score (0 where it does not)."""
     codes = np.zeros(len(rows), dtype=np.uint8)
     scores = np.zeros(len(rows), dtype=np.float64)
@@ -99,7 +132,7 @@ def scan_nodes(fleet: Fleet, rows: Ints, shape: PodShape, policy: "Policy") -> t
         return codes, scores
     codes[~fleet.ready[rows]] = Obstacle.NOT_READY
     codes[~fleet.present[rows].any(axis=1)] = Obstacle.UNKNOWN_NODE
-    scan = Scan(fleet, rows, shape.steps)
+    scan = Scan(fleet, rows, shape.steps, freed)
     accepted = _accepted(scan, shape.request.selection)
     for position, block in enumerate(shape.blocks):
         usable, found = _usable(scan, shape, position, accepted, idle_only=policy.idle_only)
