@@ -63,12 +63,10 @@ class ContainerReader:
         whole = percent == WHOLE_CARD
         if (family.cores.several_take_all and cards > 1) or (family.cores.whole_memory_takes_all and whole):
             cores = WHOLE_CARD
-        if family.counts.several_are_whole and self._written_cards > 1:
-            if not whole:
-                self._complain(
-                    family.resources.count, str(cards), "ask for 1 card when you want a part of it: several are whole"
-                )
-            cores = WHOLE_CARD
+        if family.counts.several_are_whole and self._written_cards > 1 and not whole:
+            self._complain(
+                family.resources.count, str(cards), "ask for 1 card when you want a part of it: several are whole"
+            )
         if not family.shared:
             memory, percent, cores = 0, WHOLE_CARD, WHOLE_CARD
         if self._problems:

@@ -141,6 +141,8 @@ class NodeFormat(_Data, frozen=True, kw_only=True):
     register: str = ""
     """Node annotation with the cards (all grammars but ``capacity``)."""
     handshake: str = ""
+    compute: Literal["percent", "units"] = "percent"
+    """What the node counts as compute of a card: percent, or the vendor's units (compute units, AI cores)."""
     slots_per_card: int = 100
     """Containers that may share one card (``capacity`` only)."""
     card_name: str = ""

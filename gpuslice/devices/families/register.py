@@ -232,7 +232,7 @@ def _card(node: Node, family: Family, text: str, wire: _Registered) -> Card:
     """Make a card of what a plugin wrote; compute becomes percent, and the vendor's own count of units is kept."""
     if not wire.id or min(wire.devmem, wire.count, wire.devcore) < 0:
         raise _unreadable(node, family, text, f"card {wire.id!r} has no id or a negative quantity")
-    in_units = family.cores.written_as == "card-units"
+    in_units = family.node.compute == "units"
     return Card(
         uuid=wire.id,
         memory_mib=wire.devmem,
