@@ -13,7 +13,7 @@ from tests.cluster.harness import cgroups, chart, hardware
 from tests.cluster.harness.api import ApiError, Json
 from tests.cluster.harness.control_plane import ControlPlane, free_port
 from tests.cluster.harness.daemons import Daemon
-from tests.cluster.harness.images import Image, app_image, pause_image
+from tests.cluster.harness.images import Image, app_image, pause_image, share_program
 from tests.cluster.harness.node import Node, check_machine
 from tests.cluster.harness.process import ClusterError, wait_until
 
@@ -47,7 +47,7 @@ class Cluster:
         self.admin = self.plane.admin
         self.helm = chart.Helm(self.binaries, self.folder)
         self._ports = {"webhook": free_port(), "extender": free_port()}
-        images = [pause_image(self.folder), _test_image()]
+        images = [pause_image(self.folder), _test_image(self.folder)]
         self.cards: dict[str, hardware.FakeCards] = {}
         self.nodes: dict[str, Node] = {}
         for number, name in enumerate(nodes, 1):
@@ -294,9 +294,9 @@ def allocation_of(pod: Json) -> Json:
     return containers
 
 
-def _test_image() -> Image:
-    probe = hardware.DRIVERS / "gpuprobe"
+def _test_image(folder: Path) -> Image:
     libraries = [hardware.DRIVERS / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
-    if missing := [str(file) for file in (probe, *libraries, LIBRARY) if not file.exists()]:
+    if missing := [str(file) for file in (*libraries, LIBRARY) if not file.exists()]:
         raise ClusterError(f"not built: {', '.join(missing)}; run make build")
-    return app_image({"/usr/local/bin/gpuprobe": probe}, libraries, hardware.environment(hardware.IN_CONTAINER))
+    programs = {"/usr/local/bin/share": share_program(folder)}
+    return app_image(programs, libraries, hardware.environment(hardware.IN_CONTAINER))

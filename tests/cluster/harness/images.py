@@ -45,20 +45,27 @@ class Image:
     entrypoint: Sequence[str] = ()
 
 
-def compile_static(source: Path, target: Path) -> Path:
-    """Compile a C file into a static program."""
+def compile_program(name: str, folder: Path, *flags: str) -> Path:
+    """Compile `programs/NAME.c` into a folder; once."""
+    target = folder / name
+    if target.exists():
+        return target
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        raise ClusterError(f"no C compiler on PATH to build {source.name}: apt-get install gcc libc6-dev")
-    flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-static", "-Wall", "-Wextra", "-Werror"]
-    run_checked([compiler, *flags, "-o", str(target), str(source)], what=f"compile {source.name}")
+        raise ClusterError(f"no C compiler on PATH to build {name}.c: apt-get install gcc libc6-dev")
+    strict = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-Wconversion"]
+    run_checked([compiler, *strict, *flags, "-o", str(target), str(_PROGRAMS / f"{name}.c")], what=f"compile {name}.c")
     return target
 
 
 def init_program(folder: Path) -> Path:
     """Build the reaper that sandboxes and nodes start with."""
-    target = folder / "init"
-    return target if target.exists() else compile_static(_PROGRAMS / "init.c", target)
+    return compile_program("init", folder, "-static")
+
+
+def share_program(folder: Path) -> Path:
+    """Build the program that tells what a container gets of its cards."""
+    return compile_program("share", folder, "-ldl")
 
 
 def pause_image(folder: Path) -> Image:
