@@ -1,0 +1,1 @@
+"""Fake GPU drivers in C, and the script that builds their tables."""

@@ -1,0 +1,265 @@
+#include "timeline.h"
+
+#include "clock.h"
+#include "faults.h"
+#include "ledger.h"
+
+static struct work_queue *
+queue_of(struct member member)
+{
+	struct client *client = &region()->clients[member.client];
+	if (client->kind != CLIENT_CUDA || member.holding >= client->holding_count) {
+		return NULL;
+	}
+	return &client->holdings[member.holding].work;
+}
+
+static uint64_t
+backlog(struct member member)
+{
+	const struct work_queue *work = queue_of(member);
+	return work != NULL ? work->submitted_ns - work->served_ns : 0;
+}
+
+static void
+remember(struct domain *d, uint32_t client, uint64_t from, uint64_t to, uint64_t served_from, uint32_t share)
+{
+	if (d->segment_next > 0) {
+		struct segment *last = &d->segments[(d->segment_next - 1) % SEGMENTS];
+		if (last->client == client && last->end_ns == from && last->share == share) {
+			last->end_ns = to;
+			return;
+		}
+	}
+	d->segments[d->segment_next % SEGMENTS] = (struct segment){from, to, served_from, client, share};
+	d->segment_next++;
+}
+
+static void
+close_sample(struct domain *d, uint64_t boundary)
+{
+	uint64_t period = region()->inventory.sample_ns;
+	uint32_t kept = 0;
+	d->sample_percent[d->sample_next % SAMPLES] = (uint32_t)((d->sample_busy_ns * 100 + period / 2) / period);
+	d->sample_end_us[d->sample_next % SAMPLES] = boundary / 1000;
+	d->sample_next++;
+	d->sample_busy_ns = 0;
+	d->sample_start_ns = boundary;
+	for (uint32_t m = 0; m < d->member_count; m++) {
+		struct work_queue *work = queue_of(d->members[m]);
+		if (work == NULL || (work->sample_busy_ns == 0 && work->submitted_ns == work->served_ns)) {
+			d->turn_left_ns = m == d->turn ? 0 : d->turn_left_ns;
+			continue;
+		}
+		uint32_t at = work->sample_next++ % SAMPLES;
+		work->samples[at].end_us = boundary / 1000;
+		work->samples[at].percent = (uint32_t)((work->sample_busy_ns * 100 + period / 2) / period);
+		work->sample_busy_ns = 0;
+		d->turn = m == d->turn ? kept : d->turn;
+		d->members[kept++] = d->members[m];
+	}
+	d->member_count = kept;
+}
+
+static uint32_t
+count_active(const struct domain *d)
+{
+	uint32_t active = 0;
+	for (uint32_t m = 0; m < d->member_count; m++) {
+		active += backlog(d->members[m]) != 0;
+	}
+	return active;
+}
+
+static void
+serve(struct domain *d, uint32_t member, uint64_t from, uint64_t wall, uint32_t share)
+{
+	struct work_queue *work = queue_of(d->members[member]);
+	remember(d, d->members[member].client, from, from + wall, work->served_ns, share);
+	uint64_t done = wall / share;
+	done = done > work->submitted_ns - work->served_ns ? work->submitted_ns - work->served_ns : done;
+	work->served_ns += done;
+	work->sample_busy_ns += done;
+}
+
+/* One time slice of one process, or a part of it. Returns the time it took. */
+static uint64_t
+run_slice(struct domain *d, uint64_t from, uint64_t most)
+{
+	if (d->turn >= d->member_count || d->turn_left_ns == 0 || backlog(d->members[d->turn]) == 0) {
+		uint32_t next = d->turn;
+		do {
+			next = next + 1 >= d->member_count ? 0 : next + 1;
+		} while (backlog(d->members[next]) == 0);
+		d->turn = next;
+		d->turn_left_ns = region()->inventory.quantum_ns;
+	}
+	uint64_t run = backlog(d->members[d->turn]);
+	run = run < d->turn_left_ns ? run : d->turn_left_ns;
+	run = run < most ? run : most;
+	serve(d, d->turn, from, run, 1);
+	d->turn_left_ns -= run;
+	return run;
+}
+
+/* All processes at once, until the first of them runs dry. */
+static uint64_t
+run_shared(struct domain *d, uint64_t from, uint64_t most, uint32_t active)
+{
+	uint64_t run = most;
+	for (uint32_t m = 0; m < d->member_count; m++) {
+		uint64_t left = backlog(d->members[m]);
+		run = left != 0 && left * active < run ? left * active : run;
+	}
+	for (uint32_t m = 0; m < d->member_count; m++) {
+		if (backlog(d->members[m]) != 0) {
+			serve(d, m, from, run, active);
+		}
+	}
+	return run;
+}
+
+/* Nobody has work: samples of an idle device, and no more of them than the ring can show. */
+static uint64_t
+skip_idle(struct domain *d, uint64_t now)
+{
+	uint64_t period = region()->inventory.sample_ns;
+	uint64_t boundary = d->sample_start_ns + period;
+	if (now < boundary) {
+		return now;
+	}
+	if (now - boundary > (SAMPLES + 1) * period) {
+		close_sample(d, boundary);
+		uint64_t skipped = (now - boundary) / period - SAMPLES;
+		d->sample_start_ns += skipped * period;
+		return d->sample_start_ns;
+	}
+	close_sample(d, boundary);
+	return boundary;
+}
+
+void
+timeline_advance(uint32_t domain)
+{
+	struct region *r = region();
+	struct domain *d = &r->domains[domain];
+	uint64_t now = clock_now();
+	uint64_t at = d->advanced_ns;
+	if (at == 0 || at > now) {
+		at = now;
+		d->sample_start_ns = now;
+	}
+	while (at < now) {
+		uint32_t active = count_active(d);
+		uint64_t boundary = d->sample_start_ns + r->inventory.sample_ns;
+		if (active == 0) {
+			at = skip_idle(d, now);
+			continue;
+		}
+		uint64_t most = (now < boundary ? now : boundary) - at;
+		bool shared = r->inventory.sharing == SHARING_MPS && active > 1;
+		uint64_t ran = shared ? run_shared(d, at, most, active) : run_slice(d, at, most);
+		at += ran;
+		d->busy_ns += ran;
+		d->sample_busy_ns += ran;
+		if (at == boundary) {
+			close_sample(d, boundary);
+		}
+	}
+	d->advanced_ns = at;
+}
+
+static void
+join(struct domain *d, uint16_t client, uint16_t holding)
+{
+	for (uint32_t m = 0; m < d->member_count; m++) {
+		if (d->members[m].client == client) {
+			d->members[m].holding = holding;
+			return;
+		}
+	}
+	if (d->member_count < MAX_CLIENTS) {
+		d->members[d->member_count++] = (struct member){client, holding};
+	}
+}
+
+uint64_t
+timeline_submit(uint32_t domain, uint64_t work_ns)
+{
+	region_lock();
+	timeline_advance(domain);
+	struct holding *holding = ledger_holding(domain);
+	holding->work.submitted_ns += work_ns;
+	holding->work.launches++;
+	uint64_t position = holding->work.submitted_ns;
+	join(&region()->domains[domain], (uint16_t)region_slot(), (uint16_t)(holding - region_self()->holdings));
+	region_unlock();
+	return position;
+}
+
+uint64_t
+timeline_tail(uint32_t domain)
+{
+	region_lock();
+	uint64_t position = ledger_holding(domain)->work.submitted_ns;
+	region_unlock();
+	return position;
+}
+
+/* When this process's work reached a position that it has reached; the oldest known moment if the
+ * ring no longer holds it. */
+static uint64_t
+moment_of(const struct domain *d, uint64_t position)
+{
+	uint64_t oldest = d->advanced_ns;
+	uint32_t kept = d->segment_next < SEGMENTS ? d->segment_next : SEGMENTS;
+	for (uint32_t back = 1; back <= kept; back++) {
+		const struct segment *s = &d->segments[(d->segment_next - back) % SEGMENTS];
+		if (s->client != region_slot()) {
+			continue;
+		}
+		uint64_t served_to = s->served_from + (s->end_ns - s->start_ns) / s->share;
+		if (position > served_to) {
+			return oldest;
+		}
+		if (position > s->served_from) {
+			return s->start_ns + (position - s->served_from) * s->share;
+		}
+		oldest = s->start_ns;
+	}
+	return oldest;
+}
+
+bool
+timeline_reached(uint32_t domain, uint64_t position, uint64_t *moment_ns)
+{
+	region_lock();
+	timeline_advance(domain);
+	bool reached = ledger_holding(domain)->work.served_ns >= position;
+	if (reached && moment_ns != NULL) {
+		*moment_ns = moment_of(&region()->domains[domain], position);
+	}
+	region_unlock();
+	return reached;
+}
+
+void
+timeline_wait(uint32_t domain, uint64_t position)
+{
+	for (;;) {
+		region_lock();
+		timeline_advance(domain);
+		uint64_t served = ledger_holding(domain)->work.served_ns;
+		uint32_t others = count_active(&region()->domains[domain]);
+		if (served < position && others > 1) {
+			region_reap();
+		}
+		uint64_t soonest = region()->domains[domain].advanced_ns + (position - served);
+		region_unlock();
+		if (served >= position) {
+			return;
+		}
+		control_poll();
+		clock_wait_until(soonest);
+	}
+}

@@ -1,0 +1,18 @@
+/* Device memory that one call allocates and another frees. */
+#ifndef GPUSLICE_FAKE_MEMORY_H
+#define GPUSLICE_FAKE_MEMORY_H
+
+#include "blocks.h"
+
+/* Allocate and charge for the current context; *out stays untouched on failure. */
+cu_result memory_allocate(enum memory_kind kind, uint64_t bytes, struct block **out);
+cu_result memory_allocate_in(struct context *context, enum memory_kind kind, uint64_t bytes, struct block **out);
+/* Give a block of memory_allocate back. */
+void memory_release(struct block *block);
+/* Physical size of an allocation of its own: rounded up to the device's unit. */
+uint64_t memory_physical(uint64_t bytes);
+
+/* pools.c: a block of stream-ordered memory goes back to its pool. */
+void pool_release(struct block *block);
+
+#endif

@@ -1,0 +1,2 @@
+#include "memory.h"
+void pool_release(struct block *block) { (void)block; }
