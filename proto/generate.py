@@ -1,3 +1,4 @@
+# ruff: noqa: INP001  a build script, not a package
 """Generate the kubelet API modules from the proto files.
 
 The generated modules live in `gpuslice.proto` and are never edited or committed:

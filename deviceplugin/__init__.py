@@ -1,0 +1,1 @@
+"""The node daemon: hands each container exactly the slices that the scheduler chose for it."""

@@ -1,0 +1,52 @@
+"""`python -m deviceplugin`."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+
+# Before grpc is imported: no fork handlers (we never fork), and no poller threads that wake up for them.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+from deviceplugin.daemon import Daemon
+from deviceplugin.settings import PluginSettings
+from gpuslice.devices.errors import BadConfiguration
+from gpuslice.service.health import Health, HealthServer
+from gpuslice.service.logs import configure_logging
+from gpuslice.service.process import run_daemon, until_stopped, write_ports
+from gpuslice.service.settings import load_settings
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the daemon; returns the exit code."""
+    try:
+        settings = load_settings(PluginSettings, argv, program="gpuslice device-plugin")
+    except BadConfiguration as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    configure_logging(settings.effective_log_level, settings.log_format)
+
+    async def serve(stopping: asyncio.Event) -> None:
+        daemon = Daemon(settings)
+        await daemon.prepare()
+        health = Health()
+        health.ready["kubelet"] = lambda: _not_ready(daemon)
+        async with HealthServer(
+            health, daemon.registry, host=settings.metrics_host, port=settings.metrics_port
+        ) as server:
+            write_ports(settings.ports_file, {"metrics": server.port})
+            await until_stopped(stopping, daemon.run())
+
+    return run_daemon(serve)
+
+
+def _not_ready(daemon: Daemon) -> str | None:
+    """A standby is ready: readiness is what makes a rolling update end the old process."""
+    if not daemon.active:
+        return None
+    missing = [name for name, registrar in daemon.registrars.items() if not registrar.registered.is_set()]
+    return f"not registered with the kubelet: {', '.join(missing)}" if missing else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

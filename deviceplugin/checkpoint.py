@@ -1,0 +1,99 @@
+"""The kubelet's own record of device assignments, read only: the one place on the node that has pod UIDs.
+
+`kubelet_internal_checkpoint` is rewritten on every allocation and every device list change. Its checksum is a hash over
+Go's in-memory structures and cannot be verified here, so a reader tolerates absence, a half-known shape and a read in
+the middle of a rewrite. Format: kubernetes pkg/kubelet/cm/devicemanager/checkpoint (v2 since 1.20; v1 has a flat list).
+"""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from gpuslice.proto.deviceplugin.v1beta1 import api_pb2 as pb
+
+FILE_NAME = "kubelet_internal_checkpoint"
+_ATTEMPTS = 4
+_RETRY_SECONDS = 0.02
+
+
+class _EntryWire(msgspec.Struct, rename="pascal"):
+    pod_uid: str = msgspec.field(name="PodUID")
+    container_name: str
+    resource_name: str
+    device_ids: dict[str, list[str]] | list[str] | None = msgspec.field(name="DeviceIDs", default=None)
+    alloc_resp: str | None = None
+
+
+class _DataWire(msgspec.Struct, rename="pascal"):
+    pod_device_entries: list[_EntryWire] | None = None
+
+
+class _FileWire(msgspec.Struct, rename="pascal"):
+    data: _DataWire
+
+
+_decoder = msgspec.json.Decoder(_FileWire)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One container's devices of one resource."""
+
+    uid: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+    response: bytes
+    """The serialized ContainerAllocateResponse that the plugin once gave."""
+
+    def env(self) -> dict[str, str]:
+        """Return the environment of the recorded answer; empty when it cannot be read."""
+        try:
+            return dict(pb.ContainerAllocateResponse.FromString(self.response).envs)
+        except DecodeError:
+            return {}
+
+
+def parse(content: bytes) -> tuple[Entry, ...] | None:
+    """Return all entries, or None when the content is not a checkpoint that we can read."""
+    try:
+        wire = _decoder.decode(content)
+    except msgspec.MsgspecError:
+        return None
+    return tuple(_entry(item) for item in wire.data.pod_device_entries or ())
+
+
+def _entry(wire: _EntryWire) -> Entry:
+    match wire.device_ids:
+        case dict(by_numa):
+            ids: Iterable[str] = (device for devices in by_numa.values() for device in devices)
+        case None:
+            ids = ()
+        case flat:
+            ids = flat
+    try:
+        response = base64.b64decode(wire.alloc_resp or "", validate=True)
+    except binascii.Error:
+        response = b""
+    return Entry(wire.pod_uid, wire.container_name, wire.resource_name, frozenset(ids), response)
+
+
+async def read(directory: Path) -> tuple[Entry, ...] | None:
+    """Read the checkpoint; None when there is none, or none that can be read after a few attempts."""
+    path = directory / FILE_NAME
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(_RETRY_SECONDS)
+        try:
+            entries = parse(path.read_bytes())
+        except OSError:
+            entries = None
+        if entries is not None:
+            return entries
+    return None

@@ -1,0 +1,248 @@
+"""The device plugin daemon, put together.
+
+Order at start: read NVML and the configuration, take the node's lock, restore the grants of earlier processes, list the
+devices, register. The API server is not needed for any of this.
+"""
+
+import asyncio
+import ctypes
+import gc
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry
+
+from deviceplugin import nodeconfig, publishing
+from deviceplugin.audit import Auditor
+from deviceplugin.book import Book, Grant
+from deviceplugin.cards import CardWatch, Intervals, Rules
+from deviceplugin.cgroups import PodProcesses
+from deviceplugin.delivery import Delivery
+from deviceplugin.findings import Reporter
+from deviceplugin.following import Follower
+from deviceplugin.guard import Guard
+from deviceplugin.health import APPLICATION_XIDS, HealthPolicy
+from deviceplugin.housekeeping import Housekeeper
+from deviceplugin.lock import NodeLock
+from deviceplugin.metrics import PluginMetrics
+from deviceplugin.node import Node, NodeTools
+from deviceplugin.offers import make_offers
+from deviceplugin.podresources import PodResources
+from deviceplugin.registration import Registrar, remove_stale_sockets
+from deviceplugin.settings import PluginSettings
+from deviceplugin.slices import SliceBackend
+from deviceplugin.tenants import Tenant
+from gpuslice.devices import pods
+from gpuslice.devices.errors import BadConfiguration, GpusliceError
+
+log = structlog.get_logger(__name__)
+
+_CONFIG_LOOK_SECONDS = 2.0
+
+
+class Daemon:
+    """All parts of the daemon and the order in which they come to life."""
+
+    def __init__(self, settings: PluginSettings, registry: CollectorRegistry | None = None) -> None:
+        self.settings = settings
+        self.registry = registry or CollectorRegistry()
+        self.metrics = PluginMetrics(self.registry)
+        self._pod_resources = PodResources(settings.pod_resources_socket)
+        processes = PodProcesses(settings.cgroup_root, settings.cgroup_prefix)
+        self.node = Node(
+            settings.node_name,
+            NodeTools(
+                plugin_directory=settings.device_plugin_dir,
+                pod_resources=self._pod_resources,
+                delivery=Delivery(settings.state_dir, settings.cdi_dir, settings.library_path),
+                guard=Guard(processes),
+                reporter=Reporter(self.metrics),
+                metrics=self.metrics,
+            ),
+        )
+        self.node.on_pod.append(self._on_pod)
+        self.cards = CardWatch(
+            settings.state_dir,
+            self._changed_wake,
+            self.metrics,
+            driver_root=settings.driver_root,
+            rules=Rules(
+                HealthPolicy(
+                    ignored_xids=frozenset(settings.ignored_xids) or APPLICATION_XIDS,
+                    quiet_seconds=settings.quiet_seconds,
+                ),
+                Intervals(probe=settings.probe_seconds),
+            ),
+        )
+        self.backends: dict[str, SliceBackend] = {}
+        self.registrars: dict[str, Registrar] = {}
+        self.active = False
+        """This process holds the node's lock."""
+        self._labels: Mapping[str, str] = {}
+        self._cordoned: frozenset[str] = frozenset()
+        self._wake = asyncio.Event()
+        self._lock = NodeLock(settings.state_dir)
+        self._restored: dict[str, Grant] = {}
+        self._books: dict[str, Book] = {}
+        self.follower = Follower(
+            self.node, settings.kubeconfig, settings.context, wanted=self._wanted, on_node=self._on_node
+        )
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Read what can be read before this process is the active one.
+
+        Raises:
+            GpusliceError: The configuration is wrong, or there is no driver and waiting is not wanted.
+        """
+        self.settings.state_dir.mkdir(parents=True, exist_ok=True)
+        self._labels = self._remembered_labels()
+        self.node.settings = self._read_config()
+        if self.settings.gpus and not await self.cards.open():
+            if self.settings.missing_driver == "fail":
+                raise GpusliceError(self.cards.problem)
+            log.warning("nvml_unavailable", problem=self.cards.problem)
+        self._make_offers()
+
+    async def run(self) -> None:
+        """Become the active process and serve until cancelled."""
+        await self._lock.acquire()
+        self.active = True
+        try:
+            self.node.delivery.open()
+            self._restored = {grant.id: grant for grant in self.node.delivery.load()}
+            self.node.delivery.sweep(frozenset(self._restored))
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                await self._apply()
+                group.create_task(self._follow_changes())
+                group.create_task(self._follow_config())
+                group.create_task(Housekeeper(self.node, self._books, self._changed_wake).run())
+                group.create_task(Auditor(self.node, self._books, self.settings.audit_seconds).run())
+                if self.settings.gpus:
+                    group.create_task(self.cards.run())
+                group.create_task(self.follower.run())
+                release_memory()
+        finally:
+            await self._pod_resources.close()
+            await self.cards.close()
+            self._lock.release()
+
+    # -- offers ---------------------------------------------------------------------------------------------------
+
+    def _changed_wake(self) -> None:
+        self._wake.set()
+
+    async def _follow_changes(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self._make_offers()
+            await self._apply()
+
+    def _make_offers(self) -> None:
+        self.node.offers = make_offers(
+            self.cards.machine, self.node.settings, unhealthy=self.cards.health.sick, cordoned=self._cordoned
+        )
+        for problem in self.node.offers.problems:
+            log.warning("card_not_offered", problem=problem)
+        for offer in self.node.offers.by_uuid.values():
+            self.metrics.card_healthy.labels(offer.card.uuid).set(offer.card.healthy)
+
+    async def _apply(self) -> None:
+        """Bring backends, lists and annotations in line with the offers."""
+        if self.settings.gpus:
+            for resource in self.node.offers.resources():
+                if resource not in self.backends:
+                    self._add(resource)
+        for backend in self.backends.values():
+            await backend.refresh()
+        self.follower.inventory_changed()
+
+    def _add(self, resource: str) -> None:
+        backend = SliceBackend(resource, self.node)
+        backend.take_over(self._restored)
+        for tenant in self.node.tenants.values():
+            backend.book.see(tenant)
+        self.backends[resource] = backend
+        self._books[resource] = backend.book
+        remove_stale_sockets(self.settings.device_plugin_dir, resource)
+        self.registrars[resource] = Registrar(backend, self.settings.device_plugin_dir, self.metrics)
+        self._group.create_task(self.registrars[resource].run())
+
+    def _on_pod(self, tenant: Tenant) -> None:
+        for book in self._books.values():
+            book.see(tenant)
+
+    def _wanted(self) -> Mapping[str, str] | None:
+        if not self.settings.gpus or (self.cards.problem and not self.cards.machine.cards):
+            return None
+        identity = self.settings.pod_resources_socket.exists()
+        return publishing.annotations_of(self.node.offers.node_cards(self.node.name, identity_known=identity))
+
+    # -- configuration --------------------------------------------------------------------------------------------
+
+    def _on_node(self, node: pods.Node) -> None:
+        cordoned = publishing.cordoned(node.metadata.annotations)
+        if cordoned != self._cordoned:
+            log.info("cordon_changed", cards=sorted(cordoned))
+            self._cordoned = cordoned
+            self._wake.set()
+        labels = dict(node.metadata.labels)
+        if labels != self._labels:
+            self._labels = labels
+            (self.settings.state_dir / "labels.json").write_bytes(msgspec.json.encode(labels))
+            self._reload()
+
+    def _remembered_labels(self) -> Mapping[str, str]:
+        """The node's labels as last seen: a restart without an API server keeps its configuration."""
+        try:
+            return msgspec.json.decode((self.settings.state_dir / "labels.json").read_bytes(), type=dict[str, str])
+        except (OSError, msgspec.MsgspecError):
+            return {}
+
+    def _read_config(self) -> nodeconfig.NodeSettings:
+        return nodeconfig.load(self.settings.node_config, node=self.settings.node_name, labels=self._labels)
+
+    def _reload(self) -> None:
+        try:
+            fresh = self._read_config()
+        except BadConfiguration as error:
+            log.error("config_refused", error=str(error))
+            self.metrics.reloads.labels("refused").inc()
+            return
+        if fresh != self.node.settings:
+            log.info("config_changed", settings=str(fresh))
+            self.metrics.reloads.labels("applied").inc()
+            self.node.settings = fresh
+            self._wake.set()
+
+    async def _follow_config(self) -> None:
+        """Look at the file every two seconds: a ConfigMap is a symlink that is swapped, which no watch shows well."""
+        path = self.settings.node_config
+        before = _stamp(path)
+        while path is not None:
+            await asyncio.sleep(_CONFIG_LOOK_SECONDS)
+            if (now := _stamp(path)) != before:
+                before = now
+                self._reload()
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size) if status is not None else None
+
+
+def release_memory() -> None:
+    """Give the pages of the start-up back to the system: module compilation leaves a third of the heap empty."""
+    gc.collect()
+    gc.freeze()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,118 @@
+"""Files of a grant on the host: its limits, its counters, its CDI specification, and our own record of it.
+
+    <state>/grants/<id>/limits     mounted read-only, written before each start
+    <state>/grants/<id>/state      the container's counters, the only thing it may write
+    <state>/records/<id>.json      what we know of the grant; never visible to a container
+    <state>/ld.so.preload          names the shim's path in the container
+
+Grants outlive the daemon and reboots: the kubelet replays its first answer for the pod's life, so the files it names
+are put back at every start.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from deviceplugin import cdi
+from deviceplugin.backend import Edits
+from deviceplugin.book import Grant
+from deviceplugin.sharing import CONTAINER_LIBRARY, HostPaths
+from gpuslice.devices import limits
+
+log = structlog.get_logger(__name__)
+
+_encoder = msgspec.json.Encoder(order="sorted")
+_decoder = msgspec.json.Decoder(Grant)
+
+
+class Delivery:
+    """Writes and removes the files of grants."""
+
+    def __init__(self, state: Path, cdi_directory: Path, library: Path) -> None:
+        self._state = state
+        self._cdi = cdi_directory
+        self._library = library
+        self._grants = state / "grants"
+        self._records = state / "records"
+        self._preload = state / "ld.so.preload"
+
+    def open(self) -> None:
+        """Make the directories and the preload file."""
+        for directory in (self._state, self._grants, self._records):
+            directory.mkdir(parents=True, exist_ok=True)
+        # Other users of the host have no business here; containers see single directories by mount.
+        self._records.chmod(0o700)
+        _replace(self._preload, f"{CONTAINER_LIBRARY}\n".encode())
+
+    def paths(self, grant_id: str) -> HostPaths:
+        """Return where a grant's files are."""
+        return HostPaths(self._grants / grant_id, self._library, self._preload)
+
+    def prepare(self, grant: Grant) -> None:
+        """Make what the kubelet's answer points at; the limits file is missing until the pod is known for certain."""
+        directory = self._grants / grant.id
+        directory.mkdir(exist_ok=True)
+        state = directory / "state"
+        if not state.exists():
+            with state.open("wb") as file:
+                file.truncate(limits.STATE_SIZE)
+            # The container's processes may run as any user; the directory itself is read-only to them.
+            state.chmod(0o666)
+        self.record(grant)
+
+    def record(self, grant: Grant) -> None:
+        """Remember a grant over restarts of the daemon."""
+        _replace(self._records / f"{grant.id}.json", _encoder.encode(grant))
+
+    def deliver(self, grant: Grant, edits: Edits | None, device_limits: Sequence[limits.DeviceLimit]) -> None:
+        """Write what the container about to start is to see. Idempotent.
+
+        Args:
+            grant: The grant, confirmed as far as possible.
+            edits: Content of its CDI specification; None when the runtime is told in another way.
+            device_limits: Records of the limits file; empty when the shim enforces nothing here.
+        """
+        self.prepare(grant)
+        path = self._grants / grant.id / "limits"
+        if device_limits:
+            limits.write_limits(path, list(device_limits))
+        else:
+            path.unlink(missing_ok=True)
+        if edits is not None:
+            cdi.write(self._cdi, grant.id, edits)
+
+    def remove(self, grant_id: str) -> None:
+        """Remove everything of a grant whose container will not run again."""
+        cdi.remove(self._cdi, grant_id)
+        shutil.rmtree(self._grants / grant_id, ignore_errors=True)
+        (self._records / f"{grant_id}.json").unlink(missing_ok=True)
+
+    def load(self) -> Iterator[Grant]:
+        """Yield the grants of earlier processes; a record that cannot be read is reported and left alone."""
+        for path in sorted(self._records.glob("*.json"), key=lambda item: item.stat().st_mtime_ns):
+            try:
+                yield _decoder.decode(path.read_bytes())
+            except (OSError, msgspec.MsgspecError) as error:
+                log.warning("grant_record_unreadable", file=str(path), error=str(error))
+
+    def sweep(self, known: frozenset[str]) -> int:
+        """Remove directories and specifications that belong to no record; return how many."""
+        strays = {path.name for path in self._grants.iterdir()} | set(cdi.written(self._cdi))
+        for grant_id in strays - known:
+            self.remove(grant_id)
+        return len(strays - known)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file in one step; one with the same content is left alone."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == content:
+            return
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    os.replace(partial, path)

@@ -1,0 +1,175 @@
+"""The last check before a container starts: nobody else may live on its slices.
+
+A refusal here heals by itself (the kubelet asks again every 10 to 14 seconds); the text names both pods and reaches the
+user through `kubectl describe pod`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from deviceplugin.backend import Refused
+from deviceplugin.cgroups import PodProcesses
+from deviceplugin.offers import Offers
+from deviceplugin.tenants import Tenant
+from gpuslice.devices.allocation import SliceShare
+from gpuslice.devices.requests import Role
+
+# The kubelet gives a PreStartContainer 30 s.
+WAIT_SECONDS = 25.0
+_LOOK_AGAIN_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two living pods on one slice."""
+
+    slice: str
+    first: str
+    """UID of the pod that has it."""
+    second: str
+    """UID of the pod that wants it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The pod that a slice was last delivered to."""
+
+    uid: str
+    pod: str
+    """``namespace/name``"""
+
+
+class Guard:
+    """Remembers each slice's last owner and waits for its processes to end."""
+
+    def __init__(
+        self,
+        processes: PodProcesses,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        self._processes = processes
+        self._clock = clock
+        self._sleep = sleep
+        self._wait_seconds = wait_seconds
+        self.owners: dict[str, Owner] = {}
+        self.waits = 0
+        self._delivered: set[str] = set()
+
+    def delivered(self, slices: Iterable[str], owner: Owner) -> None:
+        """Record that a container of `owner` is about to start on `slices`."""
+        self._delivered.add(owner.uid)
+        for name in slices:
+            self.owners[name] = owner
+
+    def ended(self, uid: str) -> None:
+        """Forget a pod that has neither an object nor a process any more."""
+        self._delivered.discard(uid)
+        self.owners = {name: owner for name, owner in self.owners.items() if owner.uid != uid}
+
+    def lives(self, uid: str) -> bool:
+        """Tell whether the pod has processes on this node."""
+        return bool(self._processes.of(uid))
+
+    def has_started(self, uid: str) -> bool:
+        """Tell whether a container of the pod was let through here, or runs."""
+        return uid in self._delivered or self.lives(uid)
+
+    def pods_by_process(self, uids: Iterable[str]) -> dict[int, str]:
+        """Return process id to pod UID for the processes of these pods."""
+        return {pid: uid for uid in uids for pid in self._processes.of(uid)}
+
+    async def until_left(self, slices: Sequence[str], tenant: Tenant) -> bool:
+        """Wait until no earlier owner of these slices has a process left; tell whether there was anything to wait for.
+
+        Raises:
+            Refused: An earlier owner still runs after the wait.
+        """
+        deadline = self._clock() + self._wait_seconds
+        waited = False
+        while lingering := self._lingering(slices, tenant.uid):
+            if not waited:
+                self.waits += 1
+            waited = True
+            if self._clock() >= deadline:
+                slice_name, owner, pids = lingering
+                raise Refused(
+                    f"pod {tenant.full_name} waits for slice {slice_name}: its last owner, pod {owner.pod} "
+                    f"(uid {owner.uid}), was deleted but still runs processes {', '.join(map(str, pids[:5]))}; "
+                    "the start is tried again; if they do not end, stop that container on the node"
+                )
+            await self._sleep(_LOOK_AGAIN_SECONDS)
+        return waited
+
+    def _lingering(self, slices: Sequence[str], uid: str) -> tuple[str, Owner, tuple[int, ...]] | None:
+        for name in slices:
+            owner = self.owners.get(name)
+            if owner is not None and owner.uid != uid and (pids := self._processes.of(owner.uid)):
+                return name, owner, pids
+        return None
+
+
+def conflicts(
+    tenant: Tenant, slices: Iterable[str], others: Iterable[Tenant], lives: Callable[[str], bool]
+) -> list[Conflict]:
+    """Find living pods that hold one of `slices` and are ahead of `tenant`: delivered, started or with processes.
+
+    Args:
+        tenant: The pod about to start.
+        slices: What it is to get.
+        others: All pods of the node.
+        lives: Whether a pod (by UID) has been delivered its slices or has processes.
+    """
+    wanted = set(slices)
+    found: list[Conflict] = []
+    for other in others:
+        if other.uid == tenant.uid or other.terminal or not (other.started or lives(other.uid)):
+            continue
+        found.extend(Conflict(name, other.uid, tenant.uid) for name in sorted(wanted.intersection(other.slices())))
+    return found
+
+
+def pod_share(tenant: Tenant, card: str) -> tuple[int, int]:
+    """Return memory (MiB) and cores (percent) that a pod may use of a card at any one time.
+
+    Init containers run one after the other beside the sidecars before them, app containers run together; the larger
+    counts, as in the scheduler's own resource rules.
+    """
+    peak_memory = peak_cores = sidecar_memory = sidecar_cores = app_memory = app_cores = 0
+    for need in tenant.needs:
+        memory = sum(share.memory_mib for share in need.shares if share.card == card)
+        cores = sum(share.core_percent for share in need.shares if share.card == card)
+        match need.role:
+            case Role.SIDECAR:
+                sidecar_memory, sidecar_cores = sidecar_memory + memory, sidecar_cores + cores
+            case Role.INIT:
+                peak_memory = max(peak_memory, sidecar_memory + memory)
+                peak_cores = max(peak_cores, sidecar_cores + cores)
+            case Role.APP:
+                app_memory, app_cores = app_memory + memory, app_cores + cores
+    return max(peak_memory, sidecar_memory + app_memory), max(peak_cores, sidecar_cores + app_cores)
+
+
+def overload(tenant: Tenant, shares: Sequence[SliceShare], tenants: Mapping[str, Tenant], offers: Offers) -> str:
+    """Say which card cannot hold this pod beside the others on the node; empty when all fits."""
+    for uuid in dict.fromkeys(share.card for share in shares):
+        offer = offers.by_uuid.get(uuid)
+        if offer is None:
+            return f"node has no card {uuid} any more; delete pod {tenant.full_name} so that it is scheduled anew"
+        holders = [
+            t for t in tenants.values() if not t.terminal and any(s.rpartition("::")[0] == uuid for s in t.slices())
+        ]
+        used = [(other, pod_share(other, uuid)) for other in holders]
+        memory = sum(share[0] for _, share in used)
+        cores = sum(share[1] for _, share in used)
+        if memory > offer.card.memory_mib or cores > offer.card.cores:
+            names = ", ".join(sorted(other.full_name for other, _ in used))
+            return (
+                f"card {uuid} is promised beyond what it has: {memory} of {offer.card.memory_mib} MiB, "
+                f"{cores} of {offer.card.cores} percent of compute, by pods {names}; delete one of them"
+            )
+    return ""

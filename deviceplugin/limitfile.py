@@ -1,0 +1,25 @@
+"""The records of a grant's limits file."""
+
+from deviceplugin.book import Grant
+from gpuslice.devices import limits
+from gpuslice.devices.allocation import SliceShare
+
+
+def limits_of(grant: Grant, core_policy: str) -> list[limits.DeviceLimit]:
+    """Return the records of a grant's limits file, one per card; two slices of one card add up."""
+    by_card: dict[str, SliceShare] = {}
+    for share in grant.shares:
+        before = by_card.get(share.card)
+        memory = share.memory_mib + (before.memory_mib if before else 0)
+        cores = min(share.core_percent + (before.core_percent if before else 0), 100)
+        by_card[share.card] = SliceShare(share.slice, memory, cores)
+    return [
+        limits.DeviceLimit(
+            uuid=uuid,
+            memory_mib=share.memory_mib,
+            core_percent=share.core_percent,
+            core_policy=core_policy if share.core_percent else "off",
+            priority=0,
+        )
+        for uuid, share in by_card.items()
+    ]

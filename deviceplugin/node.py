@@ -1,0 +1,145 @@
+"""What all resources of this node share: its cards, its configuration, its pods, and the means to act."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from deviceplugin import sharing
+from deviceplugin.book import Grant
+from deviceplugin.delivery import Delivery
+from deviceplugin.findings import Finding, Reporter
+from deviceplugin.guard import Conflict, Guard
+from deviceplugin.limitfile import limits_of
+from deviceplugin.metrics import PluginMetrics
+from deviceplugin.nodeconfig import NodeSettings
+from deviceplugin.offers import GPU_RESOURCE, Offers
+from deviceplugin.podresources import PodResources
+from deviceplugin.tenants import Tenant, read_tenant
+from gpuslice.devices.pods import Pod
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTools:
+    """What the node needs from outside; tests put their own in."""
+
+    plugin_directory: Path
+    pod_resources: PodResources
+    delivery: Delivery
+    guard: Guard
+    reporter: Reporter
+    metrics: PluginMetrics
+
+
+class Node:
+    """The node's state. Changed on the event loop only."""
+
+    def __init__(self, name: str, tools: NodeTools) -> None:
+        self.name = name
+        self.plugin_directory = tools.plugin_directory
+        self.pod_resources = tools.pod_resources
+        self.delivery = tools.delivery
+        self.guard = tools.guard
+        self.reporter = tools.reporter
+        self.metrics = tools.metrics
+        self.settings = NodeSettings()
+        self.offers = Offers({})
+        self.tenants: dict[str, Tenant] = {}
+        self.follows_pods = False
+        """The watch has delivered its first list; before that an unknown pod says nothing."""
+        self.pods_changed = 0
+        self.on_pod: list[Callable[[Tenant], None]] = []
+        self._pods = asyncio.Condition()
+        self._wakers: set[asyncio.Task[None]] = set()
+
+    # -- pods -----------------------------------------------------------------------------------------------------
+
+    def resources(self) -> frozenset[str]:
+        """Resource names that pods may ask of this node."""
+        return frozenset(self.offers.resources()) | {GPU_RESOURCE}
+
+    def see_pod(self, pod: Pod) -> None:
+        """Take in a new or changed pod."""
+        tenant = read_tenant(pod, node=self.name, resources=self.resources())
+        if tenant is None:
+            return
+        self.tenants[tenant.uid] = tenant
+        for handler in self.on_pod:
+            handler(tenant)
+        self._notify()
+
+    def lose_pods(self, uids: Iterable[str]) -> None:
+        """Take note that pod objects are gone. Their grants end when their processes have (see the housekeeper)."""
+        for uid in uids:
+            self.tenants.pop(uid, None)
+        self._notify()
+
+    def pods_listed(self) -> None:
+        """Take note that our view of the pods is complete."""
+        self.follows_pods = True
+        self._notify()
+
+    def _notify(self) -> None:
+        self.pods_changed += 1
+        task = asyncio.get_running_loop().create_task(self._wake())
+        self._wakers.add(task)
+        task.add_done_callback(self._wakers.discard)
+
+    async def _wake(self) -> None:
+        async with self._pods:
+            self._pods.notify_all()
+
+    async def wait_for_pods(self, seen: int) -> int:
+        """Wait until the pods have changed since `seen` and return the new mark."""
+        async with self._pods:
+            await self._pods.wait_for(lambda: self.pods_changed != seen)
+            return self.pods_changed
+
+    def has_started(self, uid: str) -> bool:
+        """Tell whether a pod was let through to start here."""
+        return self.guard.has_started(uid)
+
+    # -- delivery -------------------------------------------------------------------------------------------------
+
+    def put_in_place(self, grant: Grant) -> None:
+        """Write the files that the grant's container is to see."""
+        paths = self.delivery.paths(grant.id)
+        edits = sharing.describe(grant, self.offers, self.settings, paths)
+        late = sharing.names_cards_late(self.settings.device_list_strategy)
+        enforced = sharing.enforced_by_shim(self.offers, grant.shares)
+        self.delivery.deliver(
+            grant, edits if late else None, limits_of(grant, self.settings.core_policy) if enforced else ()
+        )
+
+    # -- reports --------------------------------------------------------------------------------------------------
+
+    def pod_name(self, uid: str) -> str:
+        """Return ``namespace/name`` of a pod, or its UID when it is not known."""
+        tenant = self.tenants.get(uid)
+        return tenant.full_name if tenant is not None else uid
+
+    def report_conflict(self, conflict: Conflict) -> str:
+        """Report two pods on one slice to everybody; return the text for the pod that waits."""
+        first, second = self.pod_name(conflict.first), self.pod_name(conflict.second)
+        text = (
+            f"slice {conflict.slice} belongs to pod {first} (uid {conflict.first}), which still lives; pod {second} "
+            f"(uid {conflict.second}) is not started on it. Delete one of the two pods"
+        )
+        self.reporter.report(
+            Finding("same-slice", conflict.slice, (conflict.first, conflict.second), text), self.tenants
+        )
+        return text
+
+    def report_lingering(self, tenant: Tenant, slices: Iterable[str]) -> None:
+        """Report that a deleted pod's processes keep a new pod waiting."""
+        for name in slices:
+            owner = self.guard.owners.get(name)
+            if owner is not None and owner.uid != tenant.uid and self.guard.lives(owner.uid):
+                text = (
+                    f"pod {tenant.full_name} waits for slice {name}: deleted pod {owner.pod} still runs processes on it"
+                )
+                self.reporter.report(Finding("lingering", name, (owner.uid, tenant.uid), text), self.tenants)

@@ -1,0 +1,71 @@
+"""The node's annotations: what the scheduler reads. Written when their content changes, never as a heartbeat."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from gpuslice.cluster.client import KubeClient
+from gpuslice.cluster.errors import ApiError, Unreachable
+from gpuslice.cluster.resources import NODES
+from gpuslice.devices import annotations
+from gpuslice.devices.inventory import NodeCards
+
+log = structlog.get_logger(__name__)
+
+CORDON = "gpuslice.io/cordon"
+_RETRY_SECONDS = 2.0
+
+
+def annotations_of(cards: NodeCards) -> dict[str, str]:
+    """Return the annotations of an inventory, in our format and in HAMi's."""
+    return {
+        annotations.CARDS: annotations.encode_cards(cards),
+        annotations.HAMI_NODE_REGISTER: annotations.encode_hami_register(cards.cards),
+    }
+
+
+def cordoned(node_annotations: Mapping[str, str]) -> frozenset[str]:
+    """Return the UUIDs and indexes that an administrator took out of service: ``gpuslice.io/cordon: "GPU-…,3"``."""
+    return frozenset(word.strip() for word in node_annotations.get(CORDON, "").split(",") if word.strip())
+
+
+class Publisher:
+    """Keeps the node's annotations equal to what `wanted` says."""
+
+    def __init__(self, client: KubeClient, node: str, wanted: Callable[[], Mapping[str, str] | None]) -> None:
+        self._client = client
+        self._node = node
+        self._wanted = wanted
+        self._seen: Mapping[str, str] | None = None
+        self._wake = asyncio.Event()
+        self.writes = 0
+
+    def seen(self, node_annotations: Mapping[str, str]) -> None:
+        """Take note of what the node object says now."""
+        self._seen = node_annotations
+        self._wake.set()
+
+    def changed(self) -> None:
+        """Take note that the inventory may have changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write whenever something differs, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            wanted = self._wanted()
+            if wanted is None or self._seen is None:
+                continue
+            if all(self._seen.get(key) == value for key, value in wanted.items()):
+                continue
+            try:
+                await self._client.patch(NODES, self._node, {"metadata": {"annotations": dict(wanted)}})
+                self._seen = {**self._seen, **wanted}
+                self.writes += 1
+                log.info("cards_published", node=self._node)
+            except (ApiError, Unreachable) as error:
+                log.warning("cards_not_published", node=self._node, error=str(error))
+                await asyncio.sleep(_RETRY_SECONDS)
+                self._wake.set()

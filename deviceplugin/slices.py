@@ -1,0 +1,239 @@
+"""The GPU backend: one resource's slices, handed to exactly the containers the scheduler chose them for."""
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from deviceplugin import checkpoint, offers, sharing
+from deviceplugin.backend import Edits, Refused
+from deviceplugin.book import Book, Grant, Identity
+from deviceplugin.devicelist import DeviceList
+from deviceplugin.guard import Owner, conflicts, overload
+from deviceplugin.node import Node
+from deviceplugin.tenants import Tenant
+from gpuslice.devices.allocation import SliceShare
+
+log = structlog.get_logger(__name__)
+
+# The watch is usually ahead of the kubelet, in a burst up to 9 ms behind it.
+_WATCH_SECONDS = 2.0
+_LIST_AGAIN_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A container that may be the one about to start."""
+
+    grant: Grant
+    tenant: Tenant | None
+    """None: the pod is not in our view any more, and the grant was confirmed before."""
+
+
+class SliceBackend:
+    """Serves one resource of the node."""
+
+    def __init__(self, resource: str, node: Node) -> None:
+        self.resource = resource
+        self.devices = DeviceList(resource)
+        self.book = Book(resource)
+        self._node = node
+
+    # -- the list -------------------------------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Publish the device list if it changed."""
+        node = self._node
+        await self.devices.publish(
+            offers.device_list(node.offers, self.resource, self.book.held(), numa=node.settings.numa)
+        )
+        healthy = sum(device.healthy for device in self.devices.devices)
+        node.metrics.slices.labels(self.resource, "healthy").set(healthy)
+        node.metrics.slices.labels(self.resource, "unhealthy").set(len(self.devices.devices) - healthy)
+
+    # -- GetPreferredAllocation -----------------------------------------------------------------------------------
+
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """Find out who is being admitted and name exactly that container's slices."""
+        listing = await self._node.pod_resources.list(self.resource)
+        admission = self.book.admission(listing)
+        if admission.tenant is None:
+            # The kubelet may be ahead of our watch.
+            seen = self._node.pods_changed
+            try:
+                async with asyncio.timeout(_WATCH_SECONDS):
+                    while admission.tenant is None:
+                        seen = await self._node.wait_for_pods(seen)
+                        admission = self.book.admission(listing)
+            except TimeoutError:
+                log.warning("admission_unknown", resource=self.resource, size=size)
+        return self.book.prefer(admission, available, must_include, size).ids
+
+    # -- Allocate -------------------------------------------------------------------------------------------------
+
+    def allocate(self, ids: Sequence[str]) -> Edits:
+        """Answer from the book alone."""
+        if not ids or len(set(ids)) != len(ids):
+            raise Refused(f"{self.resource}: the kubelet asked for no device, or for one device twice: {sorted(ids)}")
+        if unknown := sorted(set(ids) - self.devices.ids):
+            raise Refused(f"{self.resource}: unknown devices {', '.join(unknown[:5])}; the kubelet's list is outdated")
+        grant = self.book.allocate(ids, secrets.token_hex(8))
+        node = self._node
+        tenant = self.book.tenants.get(grant.uid)
+        if tenant is None or not tenant.managed:
+            grant = self._unmanaged(grant, tenant)
+        node.metrics.identity.labels(self.resource, grant.identity.value).inc()
+        exact = grant.ids == {share.slice for share in grant.shares}
+        node.metrics.steered.labels(self.resource, "exact" if exact else "other").inc()
+        strategy = node.settings.device_list_strategy
+        node.delivery.prepare(grant)
+        edits = sharing.describe(grant, node.offers, node.settings, node.delivery.paths(grant.id))
+        log.info("allocated", pod=grant.pod, container=grant.container, grant=grant.id, identity=grant.identity.value)
+        return sharing.allocate_answer(grant, edits, strategy)
+
+    def _unmanaged(self, grant: Grant, tenant: Tenant | None) -> Grant:
+        """Apply the node's policy to a pod that our scheduler did not place here."""
+        if self._node.settings.unmanaged == "deny":
+            self.book.withdraw(grant.id)
+            raise Refused(
+                tenant.problem
+                if tenant is not None
+                else f"{self.resource}: no pod that the gpuslice scheduler placed here waits for these devices; "
+                "set spec.schedulerName to gpuslice-scheduler (the webhook does it) and create the pod again"
+            )
+        taken = self.book.owners()
+        if foreign := sorted(i for i in grant.ids if taken.get(i, grant.uid) != grant.uid):
+            self.book.withdraw(grant.id)
+            raise Refused(f"{self.resource}: device {foreign[0]} is reserved for another pod; create the pod again")
+        shares = tuple(share for name in sorted(grant.ids) if (share := self._plain_share(name)))
+        return self.book.amend(grant.id, shares, Identity.UNMANAGED)
+
+    def _plain_share(self, slice_name: str) -> SliceShare | None:
+        """An equal part of the card, as the slice's number among its card's slots says."""
+        offer = self._node.offers.device_of(slice_name)
+        if offer is None:
+            return None
+        return SliceShare(slice_name, offer.card.memory_mib // offer.card.slots, 0)
+
+    # -- PreStartContainer ----------------------------------------------------------------------------------------
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Find the containers that hold these IDs by the kubelet's record, guard them, deliver to each its own.
+
+        Two containers of one pod may hold the same IDs (reuse by init containers). Each has its own grant, so both are
+        delivered; it need not be known which of them starts.
+        """
+        starts = await self._starts(frozenset(ids))
+        if not starts:
+            raise Refused(
+                f"{self.resource}: the kubelet's record does not show who holds {', '.join(sorted(ids)[:3])}; "
+                "the start is tried again"
+            )
+        for start in starts:
+            if start.tenant is not None:
+                await self._admit(start.tenant, start.grant)
+        for start in starts:
+            self._deliver(start.grant)
+
+    async def _starts(self, ids: frozenset[str]) -> list[_Start]:
+        entries = await checkpoint.read(self._node.plugin_directory)
+        matching = [e for e in entries or () if e.resource == self.resource and e.ids == ids]
+        if not matching:
+            return self._starts_by_memory(ids)
+        await self._until_seen({entry.uid for entry in matching})
+        found = [self._confirm(entry) for entry in matching]
+        living = [start for start in found if start is not None and not (start.tenant and start.tenant.terminal)]
+        present = [start for start in living if start.tenant is not None]
+        return present or living
+
+    def _starts_by_memory(self, ids: frozenset[str]) -> list[_Start]:
+        """Without a checkpoint: what Allocate assumed, if it was sure of it."""
+        grants = [g for g in self.book.grants_of(ids) if g.shares and g.identity is not Identity.GUESSED]
+        known = [_Start(g, self.book.tenants[g.uid]) for g in grants if g.uid in self.book.tenants]
+        living = [start for start in known if start.tenant is not None and not start.tenant.terminal]
+        if len({start.grant.uid for start in living}) != 1:
+            return []
+        self._node.metrics.delivered.labels(self.resource, "without-checkpoint").inc()
+        return living
+
+    async def _until_seen(self, uids: set[str]) -> None:
+        """Wait (bounded) until our watch knows one of the pods."""
+        seen = self._node.pods_changed
+        try:
+            async with asyncio.timeout(_WATCH_SECONDS):
+                while not any(uid in self.book.tenants for uid in uids) and self._node.follows_pods:
+                    seen = await self._node.wait_for_pods(seen)
+        except TimeoutError:
+            return
+
+    def _confirm(self, entry: checkpoint.Entry) -> _Start | None:
+        """Match one entry of the checkpoint with a grant; a lost grant is made anew under its old name."""
+        grant_id = entry.env().get(sharing.GRANT_VARIABLE, "")
+        if not grant_id:
+            return None
+        before = self.book.grants.get(grant_id)
+        tenant = self.book.tenants.get(entry.uid)
+        if tenant is None:
+            agrees = before is not None and before.confirmed and before.uid == entry.uid
+            return _Start(before, None) if before is not None and agrees else None
+        if before is None:
+            self.book.restore(
+                Grant(grant_id, self.resource, entry.ids, entry.uid, entry.container, Identity.KNOWN, tenant.full_name)
+            )
+        grant = self.book.confirm(grant_id, tenant, entry.container)
+        if grant is None:
+            return None
+        if not tenant.managed:
+            grant = self.book.amend(grant_id, before.shares if before else (), Identity.UNMANAGED)
+        same = before is not None and (before.uid, before.container) == (entry.uid, entry.container)
+        self._node.metrics.delivered.labels(self.resource, "verified" if same else "corrected").inc()
+        if not same:
+            log.warning("identity_corrected", pod=tenant.full_name, container=entry.container, grant=grant_id)
+            self._refuse_if_named_early(before, grant, tenant)
+        return _Start(grant, tenant)
+
+    def _refuse_if_named_early(self, before: Grant | None, grant: Grant, tenant: Tenant) -> None:
+        """Without CDI the container's variables were fixed in Allocate: a wrong assumption cannot be mended."""
+        if before is None or sharing.names_cards_late(self._node.settings.device_list_strategy):
+            return
+        if [share.card for share in before.shares] == [share.card for share in grant.shares]:
+            return
+        self._node.metrics.guarded.labels(self.resource, "wrong-card").inc()
+        raise Refused(
+            f"pod {tenant.full_name} was answered with the cards of pod {before.pod or 'unknown'}; delete pod "
+            f"{tenant.full_name} so that it is scheduled anew (deviceListStrategy cdi-cri avoids this)"
+        )
+
+    async def _admit(self, tenant: Tenant, grant: Grant) -> None:
+        node = self._node
+        slices = tuple(share.slice for share in grant.shares)
+        for conflict in conflicts(tenant, slices, node.tenants.values(), node.has_started):
+            node.metrics.guarded.labels(self.resource, "conflict").inc()
+            raise Refused(node.report_conflict(conflict))
+        if problem := overload(tenant, grant.shares, node.tenants, node.offers):
+            node.metrics.guarded.labels(self.resource, "overload").inc()
+            raise Refused(problem)
+        try:
+            if await node.guard.until_left((*slices, *sorted(grant.ids)), tenant):
+                node.metrics.guarded.labels(self.resource, "waited").inc()
+        except Refused:
+            node.metrics.guarded.labels(self.resource, "lingering").inc()
+            node.report_lingering(tenant, slices)
+            raise
+
+    def _deliver(self, grant: Grant) -> None:
+        node = self._node
+        node.guard.delivered((*(s.slice for s in grant.shares), *grant.ids), Owner(grant.uid, grant.pod))
+        node.put_in_place(grant)
+
+    # -- start of the daemon --------------------------------------------------------------------------------------
+
+    def take_over(self, grants: Mapping[str, Grant]) -> None:
+        """Restore the grants of an earlier process, and the files that a reboot may have taken away."""
+        for grant in grants.values():
+            if grant.resource == self.resource:
+                self.book.restore(grant)
+                if grant.shares and grant.confirmed:
+                    self._deliver(grant)

@@ -1,0 +1,143 @@
+"""The pods of this node as the device plugin sees them: who needs which slices, in the order of admission.
+
+Pure: built from a pod object, no I/O. A pod that did not come from our scheduler still appears (it asks the kubelet
+for devices all the same), without shares and with the reason.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from gpuslice.devices import annotations
+from gpuslice.devices.allocation import PodAllocation, SliceShare
+from gpuslice.devices.errors import BadAnnotation, BadQuantity
+from gpuslice.devices.pods import Container, ContainerStatus, Pod
+from gpuslice.devices.quantity import whole_number
+from gpuslice.devices.requests import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one container asks of one resource."""
+
+    container: str
+    role: Role
+    resource: str
+    count: int
+    """How many device IDs the kubelet will ask for."""
+    shares: tuple[SliceShare, ...] = ()
+    """The scheduler's choice, in the order in which the container sees its cards; empty when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One pod that is bound to this node and needs devices."""
+
+    uid: str
+    namespace: str
+    name: str
+    needs: tuple[Need, ...]
+    """In admission order: init containers and sidecars as written, then the app containers."""
+    started: frozenset[str] = frozenset()
+    """Containers that run or have run, by the pod's status."""
+    terminal: bool = False
+    """No container of the pod will ever run again."""
+    terminating: bool = False
+    problem: str = ""
+    """Why the pod has no usable reservation; empty when it has one."""
+
+    @property
+    def full_name(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def managed(self) -> bool:
+        """Whether our scheduler chose this pod's slices on this node."""
+        return not self.problem
+
+    def of(self, resource: str) -> tuple[Need, ...]:
+        """Return the needs of one resource."""
+        return tuple(need for need in self.needs if need.resource == resource)
+
+    def slices(self) -> Iterator[str]:
+        """Yield every slice the scheduler gave this pod, repeated when containers take turns on it."""
+        for need in self.needs:
+            for share in need.shares:
+                yield share.slice
+
+
+def read_tenant(pod: Pod, *, node: str, resources: Collection[str]) -> Tenant | None:
+    """Read a pod of this node, or None when it needs none of `resources`."""
+    counts = [(c, role, resource, count) for c, role in _containers(pod) for resource, count in _counts(c, resources)]
+    if not counts:
+        return None
+    allocation, problem = _reservation(pod, node)
+    needs = []
+    for container, role, resource, count in counts:
+        shares = allocation.containers.get(container.name, ()) if allocation else ()
+        if allocation and len(shares) != count and not problem:
+            problem = (
+                f"container {container.name} asks for {count} {resource} but the reservation has {len(shares)}; "
+                "delete the pod so that it is scheduled anew"
+            )
+        needs.append(Need(container.name, role, resource, count, shares))
+    return Tenant(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        needs=tuple(needs),
+        started=frozenset(_started(pod)),
+        terminal=pod.is_terminal,
+        terminating=pod.is_terminating,
+        problem=problem,
+    )
+
+
+def _containers(pod: Pod) -> Iterator[tuple[Container, Role]]:
+    for container in pod.spec.init_containers or ():
+        yield container, Role.SIDECAR if container.restart_policy == "Always" else Role.INIT
+    for container in pod.spec.containers or ():
+        yield container, Role.APP
+
+
+def _counts(container: Container, resources: Collection[str]) -> Iterator[tuple[str, int]]:
+    # The device manager looks at limits only.
+    for name, quantity in (container.resources.limits if container.resources else {}).items():
+        if name not in resources:
+            continue
+        try:
+            count = whole_number(quantity)
+        except BadQuantity:
+            continue
+        if count:
+            yield name, count
+
+
+def _reservation(pod: Pod, node: str) -> tuple[PodAllocation | None, str]:
+    text = pod.metadata.annotations.get(annotations.ALLOCATION)
+    if text is None:
+        return None, (
+            f"pod {pod.full_name} was not placed by the gpuslice scheduler; set spec.schedulerName to "
+            "gpuslice-scheduler (the webhook does it) and create the pod again"
+        )
+    try:
+        allocation = annotations.decode_allocation(f"pod {pod.full_name}", text)
+    except BadAnnotation as error:
+        return None, f"{error}; delete the pod so that it is scheduled anew"
+    if allocation.node != node:
+        return None, (
+            f"pod {pod.full_name} has a reservation on node {allocation.node}, not on {node}; "
+            "delete the pod so that it is scheduled anew"
+        )
+    return allocation, ""
+
+
+def _started(pod: Pod) -> Iterator[str]:
+    statuses: tuple[ContainerStatus, ...] = (
+        *(pod.status.init_container_statuses or ()),
+        *(pod.status.container_statuses or ()),
+    )
+    for status in statuses:
+        state = status.state
+        if state is not None and (state.running is not None or state.terminated is not None):
+            yield status.name

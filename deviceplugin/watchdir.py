@@ -1,0 +1,67 @@
+"""Notice changes in a directory at once: inotify through libc, behind an asyncio event.
+
+inotify alone is not enough (the directory itself may be replaced, events may be lost), so users also look again every
+few seconds; see deviceplugin.registration.
+"""
+
+import asyncio
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+_IN_CREATE = 0x100
+_IN_DELETE = 0x200
+_IN_MOVED_TO = 0x80
+_IN_CLOSE_WRITE = 0x8
+_IN_DELETE_SELF = 0x400
+_IN_ONLYDIR = 0x01000000
+_MASK = _IN_CREATE | _IN_DELETE | _IN_MOVED_TO | _IN_CLOSE_WRITE | _IN_DELETE_SELF | _IN_ONLYDIR
+
+
+class DirectoryWatch:
+    """Calls `changed` on the event loop whenever something happens in the directory. Close it when done."""
+
+    def __init__(self, directory: Path, changed: Callable[[], None]) -> None:
+        self._directory = directory
+        self._changed = changed
+        self._descriptor = -1
+        self._inode: tuple[int, int] | None = None
+
+    def ensure(self) -> bool:
+        """Start watching, or start anew when the directory was replaced; tell whether it is watched now."""
+        try:
+            status = self._directory.stat()
+        except OSError:
+            self.close()
+            return False
+        if self._descriptor >= 0 and self._inode == (status.st_dev, status.st_ino):
+            return True
+        self.close()
+        libc = ctypes.CDLL(None, use_errno=True)
+        descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if descriptor < 0:
+            return False
+        if libc.inotify_add_watch(descriptor, os.fsencode(self._directory), _MASK) < 0:
+            os.close(descriptor)
+            return False
+        self._descriptor, self._inode = descriptor, (status.st_dev, status.st_ino)
+        asyncio.get_running_loop().add_reader(descriptor, self._drain)
+        return True
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor, self._inode = -1, None
+
+    def _drain(self) -> None:
+        try:
+            while os.read(self._descriptor, 65536):
+                pass
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+        self._changed()

@@ -1,0 +1,1 @@
+"""The only code that talks to NVML: inventory, topology, MIG instances, health events."""
