@@ -24,7 +24,7 @@ from gpuslice.devices.inventory import NodeCards
 from gpuslice.devices.pods import Node, Pod
 from gpuslice.devices.quantity import parse_quantity
 from gpuslice.devices.requests import Role, containers_of
-from gpuslice.placement.events import NO_ROLES, NodeSeen, PodKey, PodSeen
+from gpuslice.placement.events import NodeSeen, PodKey, PodSeen
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class PodFacts:
     """A pod as the ledger sees it, with the labels by which a disruption budget may protect it."""
 
     seen: PodSeen
-    labels: Mapping[str, str] = _NO_LABELS
+    labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         key=pod_key(pod),
         node=pod.spec.node_name,
         allocation=allocation,
-        roles=roles_of(pod) if allocation is not None else NO_ROLES,
+        roles=roles_of(pod) if allocation is not None else (),
         terminal=pod.is_terminal,
         init_done=_init_done(pod),
         terminating=pod.is_terminating,
@@ -74,10 +74,9 @@ def pod_facts(pod: Pod) -> PodFacts:
     return PodFacts(seen, pod.metadata.labels if allocation is not None else _NO_LABELS)
 
 
-def roles_of(pod: Pod) -> Mapping[str, Role]:
+def roles_of(pod: Pod) -> tuple[tuple[str, Role], ...]:
     """Roles of the containers that are not app containers, in pod order."""
-    found = {container.name: role for container, role in containers_of(pod) if role is not Role.APP}
-    return found or NO_ROLES
+    return tuple((container.name, role) for container, role in containers_of(pod) if role is not Role.APP)
 
 
 def group_of(pod: Pod) -> str:

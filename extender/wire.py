@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gpuslice.devices.pods import Metadata, Pod
 
-Rows = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.int64]
 _NULL: Final = b"null"
 
 

@@ -139,6 +139,8 @@ class PodStatus(_View, frozen=True):
 
     phase: str = ""
     reason: str | None = None
+    start_time: str | None = None
+    """Set by the kubelet once it has admitted the pod."""
     nominated_node_name: str | None = None
     conditions: tuple[Condition, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None

@@ -4,15 +4,15 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import uvicorn
 
 from gpuslice.devices.errors import BadConfiguration
 
-if TYPE_CHECKING:
-    from uvicorn._types import ASGIApplication
+# uvicorn and starlette describe the same ASGI callable by types that mypy holds to be different.
+Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 KEEP_ALIVE_SECONDS = 75
 """Longer than kube-scheduler's and the API server's own pauses between calls, so that connections are reused."""
@@ -56,7 +56,7 @@ def open_socket(listen: str, flag: str = "--listen") -> socket.socket:
 
 
 async def serve_http(
-    app: "ASGIApplication",
+    app: Application,
     listening: socket.socket,
     stopping: asyncio.Event,
     *,

@@ -1,0 +1,251 @@
+"""Benchmark of the extender over HTTP: ``python -m bench.extender [--nodes 100 1000 5000] [--cycles 2000]``.
+
+A cycle is what kube-scheduler does for one pod: /filter with all node names, /prioritize with those that fit, /bind to
+the best one, on one keep-alive connection. The cluster is half full. The API server is a stub that answers bindings at once;
+the time spent waiting for it (the extender says it in Server-Timing) is taken out of the cycle, and left in cycles per
+second. The baseline is an extender with the same verbs that decides nothing, measured between the same two points.
+"""
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.extender_world import pod_object, share_of
+from bench.harness import Figure, percentile, report, resident_mib
+
+TARGETS = {100: (0.5, 1.0), 1000: (0.7, 1.5), 5000: (1.5, 3.5)}
+PODS_PER_NODE = 4
+WARM_UP = 200
+FIRST_POD = 1_000_000
+
+
+class Connection:
+    """One keep-alive HTTP/1.1 connection, blocking, as plain as can be."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(30)
+
+    def post(self, path: str, body: bytes) -> tuple[bytes, bytes]:
+        """Send a request; gives head and body of the answer."""
+        head = f"POST {path} HTTP/1.1\r\nHost: extender\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._socket.sendall(head.encode() + body)
+        received = bytearray()
+        while (end := received.find(b"\r\n\r\n")) < 0:
+            received += self._receive()
+        found, rest = bytes(received[:end]).lower(), received[end + 4 :]
+        length = int(found.split(b"content-length: ", 1)[1].split(b"\r\n", 1)[0])
+        while len(rest) < length:
+            rest += self._receive()
+        if not found.startswith(b"http/1.1 200"):
+            raise RuntimeError(f"{path}: {found.decode()} {bytes(rest[:300]).decode()}")
+        return found, bytes(rest)
+
+    def _receive(self) -> bytes:
+        data = self._socket.recv(1 << 20)
+        if not data:
+            raise RuntimeError("the extender closed the connection")
+        return data
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+@dataclass
+class Result:
+    """Milliseconds of each cycle by part, and the whole."""
+
+    filter: list[float] = field(default_factory=list)
+    prioritize: list[float] = field(default_factory=list)
+    bind: list[float] = field(default_factory=list)
+    cycle: list[float] = field(default_factory=list)
+    refused: int = 0
+    seconds: float = 0.0
+    rss_mib: float = 0.0
+
+
+def waiting_ms(head: bytes) -> float:
+    """Milliseconds that /bind waited for the API server."""
+    _, found, rest = head.partition(b"api;dur=")
+    return float(rest.split(b"\r\n", 1)[0]) if found else 0.0
+
+
+def run_cycles(port: int, nodes: int, cycles: int) -> Result:
+    """Drive the extender for ``WARM_UP + cycles`` pods."""
+    import random
+
+    rng, result, connection = random.Random(7), Result(), Connection(port)
+    names = json.dumps([f"node-{index:05d}" for index in range(nodes)]).encode()
+    encode = msgspec.json.Encoder().encode
+    started = 0.0
+    for number in range(WARM_UP + cycles):
+        if number == WARM_UP:
+            result = Result()
+            started = time.perf_counter()
+        pod = pod_object(FIRST_POD + number, *share_of(rng))
+        one_cycle(connection, pod, encode(pod), names, result)
+    result.seconds = time.perf_counter() - started
+    connection.close()
+    return result
+
+
+def one_cycle(connection: Connection, pod: dict[str, Any], encoded: bytes, names: bytes, result: Result) -> None:
+    """Filter, prioritize, bind one pod."""
+    clock = time.perf_counter
+    body = b'{"Pod":' + encoded + b',"Nodes":null,"NodeNames":' + names + b"}"
+    t0 = clock()
+    _, answer = connection.post("/filter", body)
+    t1 = clock()
+    fitting = msgspec.json.decode(answer)["NodeNames"]
+    if not fitting:
+        result.refused += 1
+        return
+    body = b'{"Pod":' + encoded + b',"Nodes":null,"NodeNames":' + msgspec.json.encode(fitting) + b"}"
+    t2 = clock()
+    _, answer = connection.post("/prioritize", body)
+    t3 = clock()
+    best = max(msgspec.json.decode(answer), key=lambda item: item["Score"])["Host"]
+    meta = pod["metadata"]
+    args = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": best}
+    body = msgspec.json.encode(args)
+    t4 = clock()
+    head, answer = connection.post("/bind", body)
+    t5 = clock()
+    if msgspec.json.decode(answer)["Error"]:
+        result.refused += 1
+        return
+    bind = (t5 - t4) * 1000 - waiting_ms(head)
+    result.filter.append((t1 - t0) * 1000)
+    result.prioritize.append((t3 - t2) * 1000)
+    result.bind.append(bind)
+    result.cycle.append(result.filter[-1] + result.prioritize[-1] + bind)
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process of ours, ended with the block."""
+    started = subprocess.Popen([sys.executable, "-m", *arguments])
+    try:
+        yield started
+    finally:
+        started.terminate()
+        started.wait(10)
+
+
+def read_ports(path: Path, ready: subprocess.Popen[bytes]) -> dict[str, int]:
+    """Wait for a ports file."""
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.stat().st_size):
+        if ready.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"{path.name}: the process did not come up")
+        time.sleep(0.02)
+    found: dict[str, int] = json.loads(path.read_text(encoding="ascii"))
+    return found
+
+
+def wait_ready(port: int) -> float:
+    """Seconds until /readyz says ok."""
+    import urllib.error
+    import urllib.request
+
+    started = time.monotonic()
+    while time.monotonic() - started < 60:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+                return time.monotonic() - started
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.02)
+    raise RuntimeError("the extender was not ready within 60 s")
+
+
+def write_kubeconfig(path: Path, port: int) -> None:
+    """A kubeconfig for the stub."""
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
+    context = {"name": "c", "context": {"cluster": "c"}}
+    path.write_text(
+        json.dumps({"current-context": "c", "clusters": [cluster], "contexts": [context]}), encoding="ascii"
+    )
+
+
+def measure(nodes: int, cycles: int, folder: Path, extra: list[str]) -> tuple[Result, Result, float, int]:
+    """Run ours and the baseline on a cluster of this size; also seconds to ready, and pods at the start."""
+    with ExitStack() as stack:
+        pods = nodes * PODS_PER_NODE
+        world = stack.enter_context(process("bench.extender_world", str(nodes), str(pods), str(folder / "world.json")))
+        ports = read_ports(folder / "world.json", world)
+        write_kubeconfig(folder / "kubeconfig", ports["listen"])
+        flags = ["--kubeconfig", str(folder / "kubeconfig"), "--no-leader-elect", "--listen", "127.0.0.1:0"]
+        flags += [
+            "--metrics-host",
+            "127.0.0.1",
+            "--ports-file",
+            str(folder / "ours.json"),
+            "--log-level",
+            "warning",
+            *extra,
+        ]
+        started = time.monotonic()
+        with process("extender", *flags) as ours:
+            mine = read_ports(folder / "ours.json", ours)
+            wait_ready(mine["metrics"])
+            ready_seconds = time.monotonic() - started
+            result = run_cycles(mine["listen"], nodes, cycles)
+            result.rss_mib = resident_mib(ours.pid)
+        with process(
+            "bench.extender_trivial", f"http://127.0.0.1:{ports['listen']}", str(folder / "trivial.json")
+        ) as other:
+            baseline = run_cycles(read_ports(folder / "trivial.json", other)["listen"], nodes, cycles)
+            baseline.rss_mib = resident_mib(other.pid)
+        for file in folder.iterdir():
+            file.unlink()
+    return result, baseline, ready_seconds, ports["pods"]
+
+
+def figures(nodes: int, ours: Result, baseline: Result, ready_seconds: float) -> list[Figure]:
+    """The figures of one cluster size."""
+    p50, p99 = TARGETS.get(nodes, (None, None))
+    found = []
+    for part in ("filter", "prioritize", "bind", "cycle"):
+        for percent in (50, 99):
+            mine, theirs = (percentile(getattr(result, part), percent) for result in (ours, baseline))
+            target = (p50 if percent == 50 else p99) if part == "cycle" else None
+            found.append(Figure.compared(f"{part}_p{percent}_{nodes}", "ms", mine, theirs, target=target))
+    rates = [len(result.cycle) / result.seconds for result in (ours, baseline)]
+    found.append(Figure.compared(f"cycles_per_second_{nodes}", "1/s", *rates, target=500))
+    found.append(Figure.compared(f"extender_rss_{nodes}", "MiB", ours.rss_mib, baseline.rss_mib, target=250))
+    found.append(Figure.alone(f"extender_ready_{nodes}", "s", ready_seconds, target=5))
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000, 5000])
+    parser.add_argument("--cycles", type=int, default=2000)
+    parser.add_argument("--policy", default="", help="node and card policy instead of the default")
+    options = parser.parse_args()
+    extra = ["--node-policy", options.policy, "--card-policy", options.policy] if options.policy else []
+    found: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as folder:
+        for nodes in options.nodes:
+            ours, baseline, ready_seconds, pods = measure(nodes, options.cycles, Path(folder), extra)
+            sys.stderr.write(f"{nodes} nodes, {pods} pods at the start, {ours.refused} of {options.cycles} refused\n")
+            found += figures(nodes, ours, baseline, ready_seconds)
+    report("extender over HTTP, half-full cluster, 8 cards a node, all node names sent", found)
+
+
+if __name__ == "__main__":
+    main()

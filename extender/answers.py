@@ -1,0 +1,89 @@
+"""Answers to /filter and /prioritize, cut from a decision."""
+
+from collections import OrderedDict
+
+import msgspec
+import numpy as np
+
+from extender.wire import NameTable, filter_answer, names_decoder
+from gpuslice.placement.decide import Candidates, Decision, prioritize
+from gpuslice.placement.ledger import Ledger
+from gpuslice.placement.rejection import TEXTS, Obstacle
+
+_KEPT_NAME_LISTS = 8
+
+
+class NodeNames:
+    """Rows of the node names that kube-scheduler sends: it sends the same list again and again."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._lists: OrderedDict[bytes, Candidates] = OrderedDict()
+        self._table: NameTable | None = None
+
+    def candidates(self, raw: bytes) -> Candidates | None:
+        """Look the names up; None when there is no list.
+
+        Raises:
+            msgspec.MsgspecError: it is not a list of strings.
+        """
+        known = self._lists.get(raw)
+        if known is not None:
+            self._lists.move_to_end(raw)
+            return known
+        names = names_decoder.decode(raw)
+        if names is None:
+            return None
+        found = self._lists[raw] = Candidates(self._ledger, names)
+        if len(self._lists) > _KEPT_NAME_LISTS:
+            self._lists.popitem(last=False)
+        return found
+
+    def table(self) -> NameTable:
+        """Name records of the fleet as it is now."""
+        fleet = self._ledger.fleet
+        if self._table is None or self._table.layout != fleet.layout:
+            self._table = NameTable(fleet.names, fleet.layout)
+        return self._table
+
+
+def answer_filter(names: NodeNames, decision: Decision, *, at_most: int | None) -> bytes:
+    """Write an ExtenderFilterResult: every node that fits, or the best ``at_most``, and a reason for each other."""
+    codes, rows = decision.codes, decision.rows
+    if at_most is not None and decision.fits_anywhere:
+        offered = msgspec.json.encode(decision.best(at_most))
+    elif (rows >= 0).all():
+        offered = names.table().name_list(rows[codes == 0])
+    else:
+        offered = msgspec.json.encode(decision.feasible)
+    if not codes.any():
+        return filter_answer(offered, b"")
+    if not (rows >= 0).all():
+        return filter_answer(offered, msgspec.json.encode(decision.refused())[1:-1])
+    table = names.table()
+    kinds = np.flatnonzero(np.bincount(codes)[1:]) + 1
+    parts = [table.reasons(rows[codes == code], TEXTS[Obstacle(code)]) for code in kinds.tolist()]
+    return filter_answer(offered, b",".join(parts))
+
+
+def answer_prioritize(names: NodeNames, decision: Decision, layout: int, asked: bytes) -> bytes:
+    """Write a HostPriorityList.
+
+    Args:
+        names: The name tables.
+        decision: The verdicts that /filter gave.
+        layout: Layout of the fleet when they were given.
+        asked: The names that kube-scheduler sends now: those that fitted, less what other extenders refused.
+    """
+    fits = decision.codes == 0
+    count = int(fits.sum())
+    if count and _count(asked) == count and names.table().layout == layout and (decision.rows >= 0).all():
+        return names.table().priorities(decision.rows[fits], decision.priorities()[fits].astype(np.int64))
+    wanted = names_decoder.decode(asked)
+    scores = prioritize(decision, wanted)
+    return msgspec.json.encode([{"Host": name, "Score": score} for name, score in scores.items()])
+
+
+def _count(raw: bytes) -> int:
+    """Number of names in a JSON list of names; node names contain no commas."""
+    return 0 if len(raw) < 4 else raw.count(b",") + 1
