@@ -1,4 +1,4 @@
-"""Every family: a request as people write it for HAMi goes in, a card and HAMi's annotations come out, byte for byte."""
+"""Every family: a request as people write it goes in, a card and HAMi's annotations come out, byte for byte."""
 
 from typing import Any
 
@@ -37,7 +37,9 @@ NVIDIA = node(
 CAMBRICON = node(capacity={"cambricon.com/mlu.smlu.vcore": "200", "cambricon.com/mlu.smlu.vmemory": "192"})
 HYGON = node(
     {
-        "hami.io/node-dcu-register": "DCU-0,4,16384,100,Z100L,0,true,0,hami-core:DCU-1,4,16384,100,Z100L,1,true,1,hami-core:"
+        "hami.io/node-dcu-register": (
+            "DCU-0,4,16384,100,Z100L,0,true,0,hami-core:DCU-1,4,16384,100,Z100L,1,true,1,hami-core:"
+        )
     }
 )
 AMD = node(
@@ -213,7 +215,9 @@ BIREN = node({"hami.io/node-biren-register": '[{"id":"BR-0","type":"Biren","heal
             both("hami.io/Ascend910C", "NPU-0,Ascend910C,16384,0:NPU-1,Ascend910C,16384,0:;")
             | {
                 "predicate-time": SECONDS,
-                "huawei.com/Ascend910C": '[{"UUID":"NPU-0","temp":"vir05_1c_16g"},{"UUID":"NPU-1","temp":"vir05_1c_16g"}]',
+                "huawei.com/Ascend910C": (
+                    '[{"UUID":"NPU-0","temp":"vir05_1c_16g"},{"UUID":"NPU-1","temp":"vir05_1c_16g"}]'
+                ),
             },
             id="Ascend 910C: one is a module of two",
         ),
