@@ -40,17 +40,21 @@ def read_request(pod: Pod, families: Families) -> PodRequest | tuple[Problem, ..
     demands: list[ContainerDemand] = []
     problems: list[Problem] = []
     annotations = pod.metadata.annotations
+    asked: dict[str, Family] = {}
     for container, role in containers_of(pod):
-        match _read_container(container, families, annotations):
+        kinds = _families_asked(container, families)
+        match _read_container(container, kinds, annotations):
             case None:
                 continue
             case ContainerRequest() as request:
+                asked[request.family] = kinds[0]
                 demands.append(ContainerDemand(container.name, role, request))
             case found:
+                asked |= {kind.name: kind for kind in kinds}
                 problems.extend(found)
     if not demands and not problems:
         return PodRequest(())
-    wanted = [families.by_name[name] for name in dict.fromkeys(demand.request.family for demand in demands)]
+    wanted = list(asked.values())
     selection = _read_selection(annotations, wanted, problems)
     _check_choices(annotations, wanted, problems)
     _check_weights(annotations.get(SCORING_WEIGHTS, ""), problems)
@@ -74,9 +78,8 @@ def containers_of(pod: Pod) -> Iterator[tuple[Container, Role]]:
 
 
 def _read_container(
-    container: Container, families: Families, annotations: Mapping[str, str]
+    container: Container, asked: list[Family], annotations: Mapping[str, str]
 ) -> ContainerRequest | tuple[Problem, ...] | None:
-    asked = _families_asked(container, families)
     if not asked:
         return None
     if len(asked) > 1:
