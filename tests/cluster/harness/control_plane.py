@@ -36,11 +36,15 @@ class ControlPlane:
         folder: Everything is written below it.
         binaries: Folder with the programs (build.py makes it).
         nodes: Names of the nodes that will join; each gets a token of its own.
+        api_flags: Further flags of the API server.
     """
 
-    def __init__(self, folder: Path, binaries: Path, nodes: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, binaries: Path, nodes: Sequence[str] = (), *, api_flags: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self._binaries = binaries
+        self._api_flags = list(api_flags)
         self._logs = folder / "logs"
         self._processes: dict[str, Supervised] = {}
         self._clients: list[Api] = []
@@ -71,11 +75,22 @@ class ControlPlane:
         self._clients.append(api)
         return api
 
-    def kubeconfig(self, name: str, token: str, namespace: str = "default") -> Path:
-        """Write a kubeconfig for a token and return its path."""
+    def kubeconfig(self, name: str, token: str, namespace: str = "default", *, port: int = 0) -> Path:
+        """Write a kubeconfig for a token and return its path.
+
+        Args:
+            name: Name of the file.
+            token: Of the user or service account.
+            namespace: Of its context.
+            port: Of a relay in front of the API server; 0 for the server itself.
+        """
         path = self.folder / "kubeconfig" / f"{name}.json"
         return write_kubeconfig(
-            path, server=self.url, authority=self.authority.certificate, token=token, namespace=namespace
+            path,
+            server=f"https://{LOOPBACK}:{port or self.port}",
+            authority=self.authority.certificate,
+            token=token,
+            namespace=namespace,
         )
 
     def start(self) -> None:
@@ -109,6 +124,7 @@ class ControlPlane:
                 f"--service-account-key-file={self._accounts.certificate}",
                 f"--service-account-signing-key-file={self._accounts.key}",
                 f"--service-cluster-ip-range={SERVICE_RANGE}", "--allow-privileged=true", "--v=1",
+                *self._api_flags,
             ],
         )  # fmt: skip
         wait_until(
@@ -122,8 +138,12 @@ class ControlPlane:
         """Stop the API server as a crash would: at once."""
         self._processes["kube-apiserver"].kill()
 
-    def start_controller_manager(self) -> None:
-        """Start the controller manager; it lifts the not-ready taint and makes service accounts."""
+    def start_controller_manager(self, controllers: str = "*") -> None:
+        """Start the controller manager; it lifts the not-ready taint and makes service accounts.
+
+        Args:
+            controllers: Its --controllers, such as "*,-node-lifecycle-controller".
+        """
         kubeconfig = self.kubeconfig("kube-controller-manager", self.tokens.token("system:kube-controller-manager"))
         self._run(
             "kube-controller-manager",
@@ -131,7 +151,8 @@ class ControlPlane:
                 f"--kubeconfig={kubeconfig}", "--use-service-account-credentials=true", "--leader-elect=false",
                 f"--service-account-private-key-file={self._accounts.key}", "--secure-port=0",
                 f"--root-ca-file={self.authority.certificate}", f"--cert-dir={self.folder / 'pki'}", "--v=1",
-                "--concurrent-gc-syncs=4", "--kube-api-qps=100", "--kube-api-burst=200",
+                f"--controllers={controllers}",
+                "--kube-api-qps=100", "--kube-api-burst=200",
             ],
         )  # fmt: skip
 

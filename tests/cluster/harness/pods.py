@@ -1,6 +1,7 @@
 """Pod manifests of the tests."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tests.cluster.harness.api import Json
 from tests.cluster.harness.images import APP
@@ -59,6 +60,6 @@ def pod(
     }
 
 
-def card_pod(name: str, memory_mib: int, script: str = SLEEP, **spec: object) -> Json:
+def card_pod(name: str, memory_mib: int, script: str = SLEEP, **spec: Any) -> Json:
     """Return a pod of one container with a share of one card."""
-    return pod(name, container("main", script, cards=1, memory_mib=memory_mib), **spec)  # type: ignore[arg-type]
+    return pod(name, container("main", script, cards=1, memory_mib=memory_mib), **spec)
