@@ -1,0 +1,118 @@
+#include "process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STAT_STATE 3
+#define STAT_THREADS 20
+#define STAT_START 22
+
+bool
+process_parse_field(const char *stat, size_t length, int field, uint64_t *value)
+{
+	const char *end = stat + length;
+	const char *at = memrchr(stat, ')', length);
+	if (at == NULL) {
+		return false;
+	}
+	for (int passed = STAT_STATE - 1; passed < field; passed++) {
+		at = memchr(at, ' ', (size_t)(end - at));
+		if (at == NULL) {
+			return false;
+		}
+		at++;
+	}
+	uint64_t number = 0;
+	const char *first = at;
+	for (; at < end && *at >= '0' && *at <= '9' && number < UINT64_MAX / 16; at++) {
+		number = number * 10 + (uint64_t)(*at - '0');
+	}
+	*value = number;
+	return at > first;
+}
+
+/* A zombie holds no device memory any more, unless only its first thread has ended. */
+static bool
+is_zombie(const char *stat, size_t length)
+{
+	uint64_t threads = 0;
+	const char *bracket = memrchr(stat, ')', length);
+	return bracket != NULL && bracket + 2 < stat + length && (bracket[2] == 'Z' || bracket[2] == 'X') &&
+	       process_parse_field(stat, length, STAT_THREADS, &threads) && threads <= 1;
+}
+
+enum stat_result { STAT_FOUND, STAT_GONE, STAT_UNKNOWN };
+
+static enum stat_result
+read_start(const char *path, uint64_t *ticks)
+{
+	char text[1024];
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0) {
+		return errno == ENOENT ? STAT_GONE : STAT_UNKNOWN;
+	}
+	ssize_t length = read(fd, text, sizeof text);
+	int error = errno;
+	close(fd);
+	if (length <= 0) {
+		return length < 0 && error == ESRCH ? STAT_GONE : STAT_UNKNOWN;
+	}
+	if (is_zombie(text, (size_t)length)) {
+		return STAT_GONE;
+	}
+	return process_parse_field(text, (size_t)length, STAT_START, ticks) ? STAT_FOUND : STAT_UNKNOWN;
+}
+
+uint64_t
+process_self(void)
+{
+	uint64_t ticks = 1;
+	if (read_start("/proc/self/stat", &ticks) != STAT_FOUND || ticks == 0) {
+		ticks = 1;
+	}
+	return ticks << OWNER_PID_BITS | (uint64_t)(uint32_t)getpid();
+}
+
+uint32_t
+process_owner_pid(uint64_t owner)
+{
+	return (uint32_t)(owner & ((1U << OWNER_PID_BITS) - 1));
+}
+
+uint32_t
+process_namespace(void)
+{
+	char link[64];
+	ssize_t length = readlink("/proc/self/ns/pid", link, sizeof link - 1);
+	if (length <= 0) {
+		return 0;
+	}
+	link[length] = '\0';
+	const char *bracket = strchr(link, '[');
+	return bracket == NULL ? 0 : (uint32_t)strtoul(bracket + 1, NULL, 10);
+}
+
+bool
+process_alive(uint64_t owner)
+{
+	uint32_t pid = process_owner_pid(owner);
+	if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) {
+		return false;
+	}
+	char path[32];
+	snprintf(path, sizeof path, "/proc/%u/stat", pid);
+	uint64_t ticks = 0;
+	switch (read_start(path, &ticks)) {
+	case STAT_FOUND:
+		return ticks == owner >> OWNER_PID_BITS || owner >> OWNER_PID_BITS == 1;
+	case STAT_GONE:
+		return access("/proc/self/stat", F_OK) != 0;
+	default:
+		return true;
+	}
+}

@@ -1,0 +1,179 @@
+/* Virtual memory management: physical memory belongs to a handle and lives until its last reference and its last
+ * mapping are gone, so the charge does too. Host locations are never charged.
+ *
+ * Threads: any, under vmm_lock, which is held over the driver call so that counts follow the driver's order.
+ * Fork: the child starts with empty tables.
+ */
+#include "charges.h"
+#include "driver.h"
+#include "hooks.h"
+#include "lock.h"
+#include "postfork.h"
+
+static struct lock vmm_lock;
+
+static uint32_t
+map_count(uint64_t handle)
+{
+	struct block block;
+	return block_peek(SPACE_MAPS, handle, &block) ? block.count : 0;
+}
+
+static void
+change_maps(uint64_t handle, int step)
+{
+	struct block block = {.key = handle, .space = SPACE_MAPS};
+	block_take(SPACE_MAPS, handle, &block);
+	block.count = (uint32_t)((int)block.count + step);
+	if (block.count > 0) {
+		block_put(&block);
+	}
+}
+
+/* Drop one reference; the charge goes with the last of references and mappings. */
+static void
+drop_references(uint64_t handle, uint32_t references)
+{
+	struct block block;
+	if (!block_take(SPACE_HANDLE, handle, &block)) {
+		return;
+	}
+	block.count -= references < block.count ? references : block.count;
+	if (block.count > 0 || map_count(handle) > 0) {
+		block_put(&block);
+	} else {
+		charge_forget(&block);
+	}
+}
+
+static void
+add_reference(uint64_t handle)
+{
+	struct block block;
+	if (block_take(SPACE_HANDLE, handle, &block)) {
+		block.count++;
+		block_put(&block);
+	}
+}
+
+EXPORTED cu_result
+cuMemCreate(cu_handle *handle, size_t bytes, const struct cu_allocation_prop *prop, unsigned long long flags)
+{
+	if (driver()->cuMemCreate == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	struct device *device =
+	        prop != NULL && prop->location.type == CU_LOCATION_DEVICE ? device_of(prop->location.id) : NULL;
+	if (device == NULL) {
+		return driver()->cuMemCreate(handle, bytes, prop, flags);
+	}
+	uint64_t size = round_up(bytes, LARGE_UNIT);
+	if (!quota_charge(device, KIND_VMM, size)) {
+		return CU_OUT_OF_MEMORY;
+	}
+	lock_acquire(&vmm_lock);
+	cu_result result = driver()->cuMemCreate(handle, bytes, prop, flags);
+	if (result == CU_OK) {
+		charge_remember(device, SPACE_HANDLE, *handle, KIND_VMM, size, 0);
+	}
+	lock_release(&vmm_lock);
+	if (result != CU_OK) {
+		quota_refund(device, KIND_VMM, size);
+	}
+	return result;
+}
+
+EXPORTED cu_result
+cuMemRelease(cu_handle handle)
+{
+	if (driver()->cuMemRelease == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	lock_acquire(&vmm_lock);
+	cu_result result = driver()->cuMemRelease(handle);
+	if (result == CU_OK) {
+		drop_references(handle, 1);
+	}
+	lock_release(&vmm_lock);
+	return result;
+}
+
+EXPORTED cu_result
+cuMemRetainAllocationHandle(cu_handle *handle, void *address)
+{
+	if (driver()->cuMemRetainAllocationHandle == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	lock_acquire(&vmm_lock);
+	cu_result result = driver()->cuMemRetainAllocationHandle(handle, address);
+	if (result == CU_OK) {
+		add_reference(*handle);
+	}
+	lock_release(&vmm_lock);
+	return result;
+}
+
+/* Imported memory is charged to the process that created it; in this process a handle that it made itself and gets
+ * back counts once more. */
+EXPORTED cu_result
+cuMemImportFromShareableHandle(cu_handle *handle, void *os_handle, int type)
+{
+	if (driver()->cuMemImportFromShareableHandle == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	lock_acquire(&vmm_lock);
+	cu_result result = driver()->cuMemImportFromShareableHandle(handle, os_handle, type);
+	if (result == CU_OK) {
+		add_reference(*handle);
+	}
+	lock_release(&vmm_lock);
+	return result;
+}
+
+EXPORTED cu_result
+cuMemMap(cu_deviceptr address, size_t bytes, size_t offset, cu_handle handle, unsigned long long flags)
+{
+	if (driver()->cuMemMap == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	lock_acquire(&vmm_lock);
+	cu_result result = driver()->cuMemMap(address, bytes, offset, handle, flags);
+	struct block known;
+	if (result == CU_OK && block_peek(SPACE_HANDLE, handle, &known)) {
+		struct block mapping = {.key = address, .bytes = bytes, .owner = handle, .space = SPACE_MAPPING};
+		block_put(&mapping);
+		change_maps(handle, 1);
+	}
+	lock_release(&vmm_lock);
+	return result;
+}
+
+/* One call may unmap several mappings that lie side by side. */
+EXPORTED cu_result
+cuMemUnmap(cu_deviceptr address, size_t bytes)
+{
+	if (driver()->cuMemUnmap == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	lock_acquire(&vmm_lock);
+	cu_result result = driver()->cuMemUnmap(address, bytes);
+	uint64_t at = address;
+	struct block mapping;
+	while (result == CU_OK && at < address + bytes) {
+		if (!block_take(SPACE_MAPPING, at, &mapping)) {
+			at += LARGE_UNIT;
+			continue;
+		}
+		change_maps(mapping.owner, -1);
+		drop_references(mapping.owner, 0);
+		at += mapping.bytes;
+	}
+	lock_release(&vmm_lock);
+	return result;
+}
+
+void
+vmm_postfork_child(void)
+{
+	vmm_lock = (struct lock){0};
+}
