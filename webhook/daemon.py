@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, cast
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -15,9 +14,6 @@ from gpuslice.service.process import until_stopped, write_ports
 from webhook.admission import Admission
 from webhook.routes import make_app
 from webhook.settings import WebhookSettings
-
-if TYPE_CHECKING:
-    from uvicorn._types import ASGIApplication
 
 log = structlog.get_logger(__name__)
 
@@ -78,9 +74,7 @@ async def serve(settings: WebhookSettings, stopping: asyncio.Event) -> None:
 
         await until_stopped(
             stopping,
-            serve_http(
-                cast("ASGIApplication", app), listening, stopping, tls=certificate.context, on_started=on_started
-            ),
+            serve_http(app, listening, stopping, tls=certificate.context, on_started=on_started),
             certificate.follow(),
             current.follow(),
         )

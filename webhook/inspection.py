@@ -1,12 +1,13 @@
 """Judge a pod that wants devices: every problem at once, and warnings for what is legal but surprising."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuslice.devices.demands import ContainerRequest, PodRequest
 from gpuslice.devices.families import Families
 from gpuslice.devices.models import model_matches
 from gpuslice.devices.requests import read_request
+from webhook.defaults import Filled, fill_defaults
 from webhook.isolation import covering_mounts, device_volumes, privileged_containers, strong_capabilities
 from webhook.namespaces import NamespacePolicy
 from webhook.pods import AdmittedPod
@@ -20,6 +21,8 @@ class Findings:
     request: PodRequest
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    filled: Filled = field(default_factory=dict)
+    """Resources that the namespace's defaults add, by container."""
 
     @property
     def wants_devices(self) -> bool:
@@ -35,6 +38,8 @@ def inspect_pod(pod: AdmittedPod, families: Families, policy: Policy, namespace:
     """Return everything that is wrong or surprising with a pod. A pod without devices has no findings."""
     if not asks_for_devices(pod, families):
         return NOTHING
+    rules = policy.namespaces.of(namespace)
+    pod, filled = fill_defaults(pod, families, rules)
     request = read_request(pod, families)
     problems: list[str] = []
     warnings: list[str] = []
@@ -43,12 +48,11 @@ def inspect_pod(pod: AdmittedPod, families: Families, policy: Policy, namespace:
         request = _NO_REQUEST
     elif request.is_empty:
         return NOTHING
-    rules = policy.namespaces.of(namespace)
     problems.extend(_ceilings(request, rules))
     _isolation(pod, policy, rules, problems, warnings)
     _placement(pod, policy, problems)
     warnings.extend(_surprises(pod, request, families))
-    return Findings(request, tuple(problems), tuple(warnings))
+    return Findings(request, tuple(problems), tuple(warnings), filled)
 
 
 def asks_for_devices(pod: AdmittedPod, families: Families) -> bool:

@@ -26,6 +26,7 @@ class PodMutation:
     def __init__(self, pod: AdmittedPod, findings: Findings, families: Families, policy: Policy) -> None:
         self._pod = pod
         self._requests = {demand.name: demand.request for demand in findings.request.containers}
+        self._filled = findings.filled
         self._families = families
         self._policy = policy
         self._steering = steering_names(families)
@@ -125,18 +126,22 @@ class PodMutation:
                     yield {"name": family.visible_devices_env, "value": "none"}
 
     def _resources(self, base: str, container: AdmittedContainer, share: ContainerRequest) -> None:
-        """Write the count where it was left out or rounded: the kubelet allocates by it."""
+        """Write what was left out or rounded: the kubelet allocates by the count, people read the rest."""
         resources = container.resources
+        if resources is None:
+            return
+        new = dict(self._filled.get(container.name, {}))
         family = self._families.by_name[share.family]
-        name = family.resources.count
-        if resources is None or family.resources.cores_alone in {*resources.limits, *resources.requests}:
+        if family.resources.cores_alone not in {*resources.limits, *resources.requests}:
+            count, written = written_count(share, family), resources.get(family.resources.count)
+            if written is None or parse_quantity(written) != count:
+                new[family.resources.count] = str(count)
+        if not new:
             return
-        count = written_count(share, family)
-        written = resources.get(name)
-        if written is not None and parse_quantity(written) == count:
-            return
+        if resources.raw_limits is None:
+            self._set(f"{base}/resources/limits", new, present=False)
         for key, raw in (("limits", resources.raw_limits), ("requests", resources.raw_requests)):
-            if raw is None and key == "limits":
-                self._set(f"{base}/resources/limits", {name: str(count)}, present=False)
-            elif raw is not None:
-                self._set(f"{base}/resources/{key}/{escape(name)}", str(count), present=name in raw)
+            if raw is None:
+                continue
+            for name, value in new.items():
+                self._set(f"{base}/resources/{key}/{escape(name)}", value, present=name in raw)

@@ -6,6 +6,7 @@ The webhook has no right to read the cluster; the kubelet updates the mounted fi
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Annotated
 
 import msgspec
 import yaml
@@ -13,6 +14,8 @@ import yaml
 from gpuslice.devices.errors import BadConfiguration
 
 EVERY_NAMESPACE = "*"
+_Ceiling = Annotated[int, msgspec.Meta(ge=0)]
+_Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", gc=False):
@@ -24,19 +27,19 @@ class Defaults(_Data, frozen=True, kw_only=True):
 
     memory: int | str | None = None
     """Quantity for the family's memory resource, in its own unit."""
-    cores: int | None = None
+    cores: _Percent | None = None
 
 
 class NamespacePolicy(_Data, frozen=True, kw_only=True):
     """Rules of one namespace."""
 
     defaults: dict[str, Defaults] = msgspec.field(default_factory=dict)
-    """By family name."""
+    """By family name or vendor."""
     allowed_models: tuple[str, ...] = ()
     """Card models that pods may use (whole tokens); empty means all."""
-    max_cards_per_container: int | None = None
-    max_cards_per_pod: int | None = None
-    max_memory_mib: int | None = None
+    max_cards_per_container: _Ceiling | None = None
+    max_cards_per_pod: _Ceiling | None = None
+    max_memory_mib: _Ceiling | None = None
     """Largest share of one card, MiB."""
     privileged: bool = False
     """Pods here may be privileged, use hostPID and mount devices (node agents)."""
