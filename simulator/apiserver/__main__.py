@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvloop
 
-from simulator.apiserver.server import Options, running
+from simulator.apiserver.server import ApiServer, Options, running
 
 
 def _parse(argv: Sequence[str] | None) -> tuple[Options, Path | None]:
@@ -35,12 +35,16 @@ async def _serve(options: Options, ports_file: Path | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with running(options) as server:
-        kubeconfig = server.kubeconfig()
-        facts = {"url": server.url, "port": int(server.url.rpartition(":")[2]), "kubeconfig": str(kubeconfig)}
-        print(json.dumps(facts), flush=True)
-        if ports_file is not None:
-            ports_file.write_text(json.dumps(facts))
+        _announce(server, ports_file)
         await stop.wait()
+
+
+def _announce(server: ApiServer, ports_file: Path | None) -> None:
+    port = int(server.url.rpartition(":")[2])
+    facts = json.dumps({"url": server.url, "port": port, "kubeconfig": str(server.kubeconfig())})
+    print(facts, flush=True)
+    if ports_file is not None:
+        ports_file.write_text(facts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

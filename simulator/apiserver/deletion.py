@@ -68,14 +68,15 @@ def _success(call: Call, obj: Object) -> Object:
 
 def _check_preconditions(call: Call, obj: Object, preconditions: Object) -> None:
     resource, meta = call.resource, obj["metadata"]
-    for field, words, found in (
-        ("uid", "UID", meta["uid"]),
-        ("resourceVersion", "ResourceVersion", meta["resourceVersion"]),
+    for field, words, happened in (
+        ("uid", "UID", "deleted and then recreated"),
+        ("resourceVersion", "ResourceVersion", "modified"),
     ):
-        wanted = preconditions.get(field)
+        wanted, found = preconditions.get(field), meta[field]
         if wanted is not None and wanted != found:
-            why = f"Precondition failed: {words} in precondition: {wanted}, {words} in object meta: {found}"
-            raise failures.conflict(resource.plural, resource.group, meta["name"], why)
+            why = f"the {words} in the precondition ({wanted}) does not match the {words} in record ({found})"
+            why += f". The object might have been {happened}"
+            raise failures.conflict(resource.kind, resource.group, meta["name"], why)
 
 
 def _plan(state: State, call: Call, obj: Object, options: Object) -> tuple[bool, bool]:
@@ -123,8 +124,7 @@ def _grace_seconds(call: Call, obj: Object, options: Object) -> int | None:
     """Return the grace of a graceful deletion; 0 or None deletes at once."""
     asked = options.get("gracePeriodSeconds")
     if asked is not None and asked < 0:
-        problem = failures.FieldError("Invalid", "gracePeriodSeconds", asked, "must be greater than or equal to 0")
-        raise failures.invalid("DeleteOptions", "", "", [problem])
+        asked = 1  # as the real server corrects it
     if call.storage != ("", "pods"):
         return 0 if obj["metadata"].get("finalizers") else None
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
@@ -156,4 +156,4 @@ def _number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise failures.bad_request(f"gracePeriodSeconds: {text!r} is not a number") from None
+        raise failures.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None

@@ -6,7 +6,7 @@ reasons and messages follow k8s.io/apimachinery/pkg/api/errors, because clients 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 Json = Any
 """Any JSON value: what is inside an Object is known only to the code that reads it."""
@@ -38,11 +38,10 @@ class StatusError(Exception):
         }
         if self.reason:
             body["reason"] = self.reason
-        details = dict(self.details or {})
+        if self.details is not None or self.retry_after is not None:
+            body["details"] = dict(self.details or {})
         if self.retry_after is not None:
-            details["retryAfterSeconds"] = self.retry_after
-        if details:
-            body["details"] = details
+            body["details"]["retryAfterSeconds"] = self.retry_after
         body["code"] = self.code
         return body
 
@@ -118,10 +117,10 @@ def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def method_not_supported(plural: str, group: str) -> StatusError:
+def method_not_supported() -> StatusError:
     """405: the resource exists but not this verb."""
     message = "the server does not allow this method on the requested resource"
-    return StatusError(405, "MethodNotAllowed", message, details=_details(plural, group, ""))
+    return StatusError(405, "MethodNotAllowed", message, details={})
 
 
 def gone(message: str) -> StatusError:
@@ -152,7 +151,7 @@ class FieldError:
         self.value = value
         self.detail = detail
 
-    _TITLES = {
+    _TITLES: ClassVar = {
         "Required": "FieldValueRequired",
         "Invalid": "FieldValueInvalid",
         "Forbidden": "FieldValueForbidden",
@@ -162,7 +161,7 @@ class FieldError:
         "TooLong": "FieldValueTooLong",
     }
 
-    _WORDS = {
+    _WORDS: ClassVar = {
         "Required": "Required value",
         "Invalid": "Invalid value",
         "Forbidden": "Forbidden",
@@ -194,4 +193,6 @@ def _shown(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
     return str(value)

@@ -1,6 +1,7 @@
 """JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386) on decoded objects."""
 
 import copy
+
 from simulator.apiserver.failures import Json, Object, StatusError, bad_request
 
 
@@ -10,12 +11,8 @@ class _Bad(Exception):
 
 def rejected(why: str) -> StatusError:
     """422 as the real server words a JSON patch that cannot be applied, its `test` included."""
-    return StatusError(
-        422,
-        "Invalid",
-        "the server rejected our request due to an error in our request",
-        details={"causes": [{"reason": "UnexpectedServerResponse", "message": why}]},
-    )
+    del why  # the real server keeps the reason to itself
+    return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", details={})
 
 
 def apply_json_patch(target: Object, operations: object) -> Object:
@@ -47,7 +44,6 @@ def _apply(document: Json, operation: Object) -> Json:
         case "remove":
             _remove(document, path, "remove")
         case "replace":
-            _lookup(document, path, "replace")
             if path == "":
                 return copy.deepcopy(operation.get("value"))
             _put(document, path, copy.deepcopy(operation.get("value")), insert=False)
@@ -92,7 +88,7 @@ def _lookup(document: Json, path: str, op: str) -> Json:
     return found
 
 
-def _parent(document: Json, path: str, op: str) -> tuple[Any, str]:
+def _parent(document: Json, path: str, op: str) -> tuple[Json, str]:
     tokens = _tokens(path)
     found = document
     try:

@@ -41,5 +41,5 @@ def _parse_rest(group: str, version: str, parts: list[str]) -> Target | None:
         namespace, parts = parts[1], parts[2:]
     if not 1 <= len(parts) <= 3:
         return None
-    plural, name, subresource = (parts + ["", ""])[:3]
+    plural, name, subresource = [*parts, "", ""][:3]
     return Target(group, version, plural, namespace, name, subresource, watch)

@@ -170,7 +170,7 @@ def validate_spec(spec: Object, path: str) -> list[FieldError]:
 
 
 _ENUMS = {
-    "restartPolicy": ("Always", "Never", "OnFailure"),
+    "restartPolicy": ("Always", "OnFailure", "Never"),
     "dnsPolicy": ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
 }
 
@@ -253,13 +253,11 @@ def validate_update(new: Object, old: Object) -> list[FieldError]:
     """Check which spec fields an update of a pod touches."""
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     problems = validate_spec(spec, "spec")
-    gates, old_gates = _gates(spec), _gates(before)
-    added = gates - old_gates
-    if added:
-        detail = "only deletion is allowed, but found new scheduling gate " + ", ".join(
-            f"'{gate}'" for gate in sorted(added)
-        )
-        problems.append(FieldError("Forbidden", "spec.schedulingGates", None, detail))
+    old_gates = _gates(before)
+    for index, gate in enumerate(spec.get("schedulingGates") or []):
+        if gate.get("name") not in old_gates:
+            detail = f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'"
+            problems.append(FieldError("Forbidden", f"spec.schedulingGates[{index}].name", None, detail))
     tolerations = spec.get("tolerations") or []
     if any(item not in tolerations for item in before.get("tolerations") or []):
         problems.append(

@@ -15,7 +15,7 @@ _DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 _SIMPLE = frozenset(str(number) for number in range(1000) if number % 1000)
 
 
-def canonical(text: str | int | float) -> str:
+def canonical(text: str | float) -> str:
     """Rewrite a quantity in canonical form.
 
     Raises:
@@ -55,12 +55,13 @@ def _exponent(value: Fraction) -> str:
 
 
 def canonicalize(quantities: Object | None) -> None:
-    """Rewrite every value of a resource list in place; unreadable ones stay for validation to name."""
-    for name, text in (quantities or {}).items():
-        try:
-            quantities[name] = canonical(text)  # type: ignore[index]
-        except BadQuantity:
-            continue
+    """Rewrite every value of a resource list in place.
+
+    Raises:
+        BadQuantity: One is not a quantity.
+    """
+    if quantities:
+        quantities.update({name: canonical(text) for name, text in quantities.items()})
 
 
 UNREADABLE = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"

@@ -52,7 +52,9 @@ def parse_revision(text: str) -> int:
         StatusError: 400/422 when it is not a number.
     """
     if not text.isdigit():
-        raise bad_request(f'invalid resource version: strconv.ParseUint: parsing "{text}": invalid syntax')
+        raise bad_request(
+            f'invalid resource version: resourceVersion: Invalid value: "{text}": {_unparsed("Uint", text)}'
+        )
     return int(text)
 
 
@@ -77,7 +79,7 @@ def read_list_query(state: State, call: Call, query: dict[str, str]) -> ListQuer
         return ListQuery(selector, limit, "", None, now)
     revision = parse_revision(version)
     if revision > now:
-        message = f"Too large resource version: {revision}, current: {now}"
+        message = f"Timeout: Too large resource version: {revision}, current: {now}"
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
         raise StatusError(504, "Timeout", message, details={"causes": [cause]}, retry_after=1)
     if match == "Exact" or (limit and not match):
@@ -87,13 +89,18 @@ def read_list_query(state: State, call: Call, query: dict[str, str]) -> ListQuer
     return ListQuery(selector, limit, "", None, now)
 
 
+def _unparsed(kind: str, text: str) -> str:
+    """Word a number that cannot be read as Go does."""
+    return f'strconv.Parse{kind}: parsing "{text}": invalid syntax'
+
+
 def _limit(text: str) -> int:
     if not text:
         return 0
     try:
         return max(int(text), 0)
     except ValueError:
-        raise bad_request(f"limit: {text!r} is not a number") from None
+        raise bad_request(_unparsed("Int", text)) from None
 
 
 def _check_match(version: str, match: str, token: str) -> None:
@@ -109,7 +116,7 @@ def _check_match(version: str, match: str, token: str) -> None:
             field, match, "Forbidden", "resourceVersionMatch is forbidden unless resourceVersion is provided"
         )
     if match not in {"Exact", "NotOlderThan"}:
-        raise _option_error(field, match, "NotSupported", 'supported values: "Exact", "NotOlderThan"')
+        raise _option_error(field, match, "NotSupported", 'supported values: "Exact", "NotOlderThan", ""')
     if match == "Exact" and version == "0":
         raise _option_error(
             field, match, "Forbidden", 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
@@ -121,7 +128,7 @@ def _read_token(text: str) -> _Token:
         padded = text + "=" * (-len(text) % 4)
         return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=_Token)
     except (ValueError, msgspec.DecodeError):
-        raise bad_request("continue key is not valid: it was not issued by this server") from None
+        raise bad_request("invalid continue token: continue key is not valid: this server did not issue it") from None
 
 
 def _expired_token() -> StatusError:

@@ -128,7 +128,9 @@ validatingadmissionpolicies ValidatingAdmissionPolicy cluster - status
 validatingadmissionpolicybindings ValidatingAdmissionPolicyBinding cluster
 validatingwebhookconfigurations ValidatingWebhookConfiguration cluster
 """),
-    ("apiextensions.k8s.io", "v1", "customresourcedefinitions CustomResourceDefinition cluster crd,crds status api-extensions"),
+    ("apiextensions.k8s.io", "v1", """
+customresourcedefinitions CustomResourceDefinition cluster crd,crds status api-extensions
+"""),
     ("authentication.k8s.io", "v1", """
 selfsubjectreviews SelfSubjectReview cluster
 tokenreviews TokenReview cluster

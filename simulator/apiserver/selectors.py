@@ -201,8 +201,8 @@ def from_object(selector: Object | None) -> tuple[LabelRequirement, ...] | None:
     if selector is None:
         return None
     terms = [LabelRequirement(key, "In", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
-    for row in selector.get("matchExpressions") or []:
-        terms.append(LabelRequirement(row["key"], row["operator"], tuple(row.get("values") or ())))
+    rows = selector.get("matchExpressions") or []
+    terms += [LabelRequirement(row["key"], row["operator"], tuple(row.get("values") or ())) for row in rows]
     return tuple(terms)
 
 

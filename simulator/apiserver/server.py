@@ -10,9 +10,12 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
+
+import uvloop
 
 from simulator.apiserver import certificates, identity, kubeconfig, wire, writes
+from simulator.apiserver.admission import Chain
 from simulator.apiserver.calls import Call, State, utc_now
 from simulator.apiserver.failures import Object, StatusError, bad_request, not_found
 from simulator.apiserver.faults import Faults
@@ -61,6 +64,8 @@ class ApiServer:
         self.options = options
         self.data = data
         self.state = State(Store(history=options.history), Registry(), options.clock, random.Random(options.seed))
+        self.admission = Chain(self.state, options.services)
+        self.state.admission = self.admission
         self.tokens = Tokens((ADMIN, *options.users), anonymous=options.anonymous)
         self.faults = Faults()
         self.watches = Watches(self.state, bookmark_seconds=options.bookmark_seconds)
@@ -91,6 +96,7 @@ class ApiServer:
             self._server.close()
         for connection in list(self._live):
             connection.cut()
+        await self.admission.close()
         await asyncio.sleep(0)
         if self._server is not None:
             await self._server.wait_closed()
@@ -209,7 +215,7 @@ class ServerThread:
         self._thread = threading.Thread(target=self._run, name="embedded-apiserver", daemon=True)
         self.server: ApiServer
 
-    def __enter__(self) -> "ServerThread":
+    def __enter__(self) -> Self:
         self._thread.start()
         self.server = self._started.result(timeout=30)
         return self
@@ -242,12 +248,10 @@ class ServerThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=60)
 
     def _run(self) -> None:
-        import uvloop
-
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._main())
-        except BaseException as error:  # noqa: BLE001  the starting thread must hear of it
+        except BaseException as error:
             if not self._started.done():
                 self._started.set_exception(error)
             else:

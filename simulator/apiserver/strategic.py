@@ -5,6 +5,7 @@ The keys are the `patchMergeKey` tags of k8s.io/api's Go types, the directives t
 """
 
 import copy
+
 from simulator.apiserver.failures import Json, Object, bad_request
 
 MERGE_KEYS: dict[str, str] = {
@@ -72,7 +73,7 @@ def _merge_map(target: Object, patch: Object, parent: str) -> Object:
             _merge_field(result, key, value, parent)
     for key, order in patch.items():
         if key.startswith("$setElementOrder/"):
-            _reorder(result, key.partition("/")[2], order, parent)
+            _reorder(result, key.partition("/")[2], order, target, parent)
     return result
 
 
@@ -90,7 +91,8 @@ def _merge_field(result: Object, key: str, value: Json, parent: str) -> None:
 
 def _merge_list(target: list[Json], patch: list[Json], field: str, parent: str) -> list[Json]:
     if field in PRIMITIVE_SETS:
-        return target + [item for item in patch if item not in target]
+        merged = target + [item for item in patch if item not in target]
+        return _in_order(merged, patch, target, None)
     key = merge_key(field, parent)
     if key is None or not all(isinstance(item, dict) for item in patch):
         return [_without_directives(item) if isinstance(item, dict) else item for item in patch]
@@ -108,21 +110,33 @@ def _merge_list(target: list[Json], patch: list[Json], field: str, parent: str) 
             result.append(_merge_map({}, item, field))
         else:
             result[at] = _merge_map(result[at], item, field)
-    return result
+    return _in_order(result, patch, target, key)
 
 
-def _reorder(result: Object, field: str, order: list[Json], parent: str) -> None:
+def _in_order(merged: list[Json], wanted: list[Json], before: list[Json], key: str | None) -> list[Json]:
+    """Order a merged list: what the patch names in the patch's order, the rest in its old order between.
+
+    As apimachinery's mergeSortedSlice: an old element goes first only where both are known to be in that order.
+    """
+
+    def name(item: Json) -> Json:
+        return item.get(key) if key is not None and isinstance(item, dict) else item
+
+    order, old = [name(item) for item in wanted], [name(item) for item in before]
+    right = sorted((item for item in merged if name(item) in order), key=lambda item: order.index(name(item)))
+    left = sorted((item for item in merged if name(item) not in order), key=lambda item: old.index(name(item)))
+    result: list[Json] = []
+    while left and right:
+        first, second = name(left[0]), name(right[0])
+        before_it = first in old and second in old and old.index(first) < old.index(second)
+        result.append(left.pop(0) if before_it else right.pop(0))
+    return result + left + right
+
+
+def _reorder(result: Object, field: str, order: list[Json], before: Object, parent: str) -> None:
     items = result.get(field)
-    if not isinstance(items, list):
-        return
-    key = merge_key(field, parent)
-    wanted = [item.get(key) if isinstance(item, dict) else item for item in order]
-
-    def rank(item: Json) -> int:
-        value = item.get(key) if isinstance(item, dict) else item
-        return wanted.index(value) if value in wanted else len(wanted)
-
-    result[field] = sorted(items, key=rank)
+    if isinstance(items, list):
+        result[field] = _in_order(items, order, before.get(field) or items, merge_key(field, parent))
 
 
 def _without_directives(value: Json) -> Json:

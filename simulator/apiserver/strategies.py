@@ -31,6 +31,11 @@ BAD_QUALIFIED_NAME = (
     "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
 )
 
+BAD_KEY = (
+    BAD_QUALIFIED_NAME.replace("name part must", "a qualified name must")
+    + " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+)
+
 ANNOTATION_LIMIT_BYTES = 256 * 1024
 
 # Names of these types may hold anything that a path can (RBAC: `system:node`).
@@ -288,7 +293,9 @@ def validate_metadata(storage: Storage, meta: Object) -> list[FieldError]:
     """Check name, labels and annotations."""
     problems = []
     name = meta.get("name", "")
-    if storage[0] in _PATH_NAMES:
+    if not name:
+        problems.append(FieldError("Required", "metadata.name", None, "name or generateName is required"))
+    elif storage[0] in _PATH_NAMES:
         if "/" in name or "%" in name or name in {".", ".."}:
             problems.append(FieldError("Invalid", "metadata.name", name, "may not contain '/' or '%'"))
     elif not _SUBDOMAIN.fullmatch(name) or len(name) > 253:
@@ -310,7 +317,9 @@ def _validate_keys(entries: Object, field: str) -> list[FieldError]:
     problems = []
     for key in entries:
         prefix, slash, name = key.rpartition("/")
-        if slash and not _SUBDOMAIN.fullmatch(prefix):
+        if key.count("/") > 1:
+            problems.append(FieldError("Invalid", field, key, BAD_KEY))
+        elif slash and not _SUBDOMAIN.fullmatch(prefix):
             problems.append(FieldError("Invalid", field, key, "prefix part " + BAD_SUBDOMAIN))
         elif not _QUALIFIED.fullmatch(name) or len(name) > 63:
             problems.append(FieldError("Invalid", field, key, BAD_QUALIFIED_NAME))

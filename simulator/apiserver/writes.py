@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from simulator.apiserver import calls, failures, strategies
+from gpuslice.devices.errors import BadQuantity
+from simulator.apiserver import calls, failures, quantities, strategies
 from simulator.apiserver.calls import Call, State
 from simulator.apiserver.failures import Object
 from simulator.apiserver.resources import GENERATIONS
@@ -92,6 +93,16 @@ def _check_namespace_alive(state: State, call: Call, name: str) -> None:
         raise failures.forbidden(call.resource.plural, call.resource.group, name, why, causes=[cause])
 
 
+def _default(call: Call, strategy: strategies.Strategy, obj: Object) -> None:
+    """Decode as the real server does: defaults filled in, quantities canonical."""
+    try:
+        strategy.default(obj)
+    except BadQuantity as error:
+        kind, version = call.resource.kind, call.resource.version
+        message = f'{kind} in version "{version}" cannot be handled as a {kind}: {quantities.UNREADABLE}'
+        raise failures.bad_request(message) from error
+
+
 def _raise_invalid(call: Call, obj: Object, problems: list[failures.FieldError]) -> None:
     if problems:
         raise failures.invalid(call.resource.kind, call.resource.group, obj["metadata"].get("name", ""), problems)
@@ -105,7 +116,7 @@ async def create(state: State, call: Call, obj: Object) -> Object:
     if call.name and not meta.get("name"):
         meta["name"] = call.name
     if meta.get("resourceVersion"):
-        raise failures.internal("resourceVersion should not be set on objects to be created")
+        raise failures.StatusError(500, "", "resourceVersion should not be set on objects to be created")
     generated = not meta.get("name") and bool(meta.get("generateName"))
     if generated:
         meta["name"] = meta["generateName"] + state.suffix()
@@ -114,14 +125,13 @@ async def create(state: State, call: Call, obj: Object) -> Object:
     meta["uid"] = state.new_uid()
     meta["creationTimestamp"] = state.now()
     strategy = strategies.strategy_of(call.storage, call.resource.subresources)
-    strategy.default(obj)
+    _default(call, strategy, obj)
     _check_namespace_alive(state, call, meta.get("name", ""))
     if state.admission is not None:
         obj = await state.admission.mutate(call, "CREATE", obj, None) or obj
-        strategy.default(obj)
+        _default(call, strategy, obj)
     if call.storage in GENERATIONS or call.resource.custom:
         obj["metadata"]["generation"] = 1
-    _check_named(call, obj)
     if call.storage == ("", "pods"):
         obj.setdefault("spec", {})
     strategy.prepare_create(obj)
@@ -131,12 +141,6 @@ async def create(state: State, call: Call, obj: Object) -> Object:
     if state.store.get(call.storage, call.namespace, obj["metadata"]["name"]) is not None:
         raise failures.already_exists(call.resource.plural, call.resource.group, obj["metadata"]["name"])
     return await _store(state, call, obj, None)
-
-
-def _check_named(call: Call, obj: Object) -> None:
-    if not obj["metadata"].get("name"):
-        problem = failures.FieldError("Required", "metadata.name", None, "name or generateName is required")
-        raise failures.invalid(call.resource.kind, call.resource.group, "", [problem])
 
 
 async def _store(state: State, call: Call, obj: Object, old: Object | None) -> Object:
@@ -203,8 +207,8 @@ def _check_identity(call: Call, new: Object, old: Object) -> bool:
     meta["name"] = call.name
     resource = call.resource
     if meta.get("uid") and meta["uid"] != before["uid"]:
-        why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {before['uid']}"
-        raise failures.conflict(resource.plural, resource.group, call.name, why)
+        problem = failures.FieldError("Invalid", "metadata.uid", meta["uid"], "field is immutable")
+        raise failures.invalid(resource.kind, resource.group, call.name, [problem])
     version = meta.get("resourceVersion")
     if version and version != before["resourceVersion"]:
         raise failures.stale_write(resource.plural, resource.group, call.name)
@@ -224,10 +228,10 @@ _SERVER_FIELDS = (
 async def _update_once(state: State, call: Call, new: Object, old: Object) -> Object:
     """Run defaults, admission and validation of one update; nothing is stored."""
     strategy = strategies.strategy_of(call.storage, call.resource.subresources)
-    strategy.default(new)
+    _default(call, strategy, new)
     if state.admission is not None:
         new = await state.admission.mutate(call, "UPDATE", new, old) or new
-        strategy.default(new)
+        _default(call, strategy, new)
     new = _keep_other_parts(call, strategy, new, old)
     problems = strategies.validate_metadata(call.storage, new["metadata"])
     if not call.target.subresource:
@@ -288,6 +292,21 @@ def _finished_deleting(call: Call, obj: Object) -> bool:
     if call.storage == ("", "namespaces"):
         return not (obj.get("spec") or {}).get("finalizers")
     return not obj["metadata"].get("deletionGracePeriodSeconds")
+
+
+def check_put(state: State, call: Call, body: Object) -> None:
+    """Check what a PUT promises about the object before anything else is looked at: its name and uid."""
+    meta = body.get("metadata") or {}
+    if isinstance(meta, dict) and meta.get("name", call.name) != call.name:
+        message = f"the name of the object ({meta['name']}) does not match the name on the URL ({call.name})"
+        raise failures.bad_request(message)
+    entry = state.store.get(call.storage, call.namespace, call.name)
+    if entry is None or not meta.get("uid"):
+        return
+    found = entry.decode()["metadata"]["uid"]
+    if meta["uid"] != found:
+        why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {found}"
+        raise failures.conflict(call.resource.plural, call.resource.group, call.name, why)
 
 
 def replacement(body: Object) -> Transform:
