@@ -15,6 +15,7 @@ from typing import TypeVar
 
 POLL_SECONDS = 0.05
 TAIL_LINES = 20
+LINE_CHARACTERS = 900
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Supervised:
     def tail(self, lines: int = TAIL_LINES) -> str:
         """Return the last lines of the log, for error messages."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(f"  {self.name}| {line[:400]}" for line in text.splitlines()[-lines:])
+        return "\n".join(f"  {self.name}| {_shortened(line)}" for line in text.splitlines()[-lines:])
 
     def signal(self, number: int) -> None:
         """Send a signal to the process alone; nothing if it has ended."""
@@ -86,6 +87,15 @@ class Supervised:
             self._process.wait(grace_seconds)
         self.kill()
         return time.monotonic() - started
+
+
+def _shortened(line: str) -> str:
+    """Return the beginning and the end of a line: what happened, and what it says at last."""
+    return (
+        line
+        if len(line) <= LINE_CHARACTERS
+        else f"{line[: LINE_CHARACTERS // 3]} … {line[-2 * LINE_CHARACTERS // 3 :]}"
+    )
 
 
 def wait_until(

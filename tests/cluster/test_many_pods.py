@@ -1,0 +1,112 @@
+"""Many pods at once on the real API server: nothing granted twice, nothing lost."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from simulator.audit import audit
+from tests.cluster.harness import pods
+from tests.cluster.harness.api import Json
+from tests.cluster.harness.fleet import CARD_MIB, Fleet
+from tests.cluster.harness.process import wait_until
+
+pytestmark = pytest.mark.cluster
+
+NODES, CARDS, PODS = 100, 8, 500
+SCHEDULER = "gpuslice-scheduler"
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    fleet = Fleet(nodes=NODES, cards=CARDS)
+    try:
+        fleet.start()
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+def mixed(number: int) -> Json:
+    """Return pod number N of a mix: shares of several sizes, two cards, two containers."""
+    if number % 10 == 9:
+        containers = [pods.container("main", cards=2, memory_mib=CARD_MIB)]
+    elif number % 10 == 8:
+        containers = [pods.container(name, cards=1, memory_mib=CARD_MIB // 2) for name in ("left", "right")]
+    else:
+        containers = [pods.container("main", cards=1, memory_mib=2000 * (1 + number % 5), cores=10 * (number % 4))]
+    return pods.pod(f"pod-{number:04d}", *containers, schedulerName=SCHEDULER)
+
+
+def slices(found: list[Json]) -> Counter[str]:
+    """Count how often each slice is given away, by a plain reading of the annotations."""
+    counted: Counter[str] = Counter()
+    for pod in found:
+        for shares in json.loads(pod["metadata"]["annotations"]["gpuslice.io/allocation"])["containers"].values():
+            counted.update(share["slice"] for share in shares)
+    return counted
+
+
+def assert_books_agree(fleet: Fleet) -> None:
+    found = fleet.bound()
+    assert not audit(found, fleet.admin.list("nodes"))
+    assert max(slices(found).values()) == 1
+
+
+def test_five_hundred_pods_at_once(fleet: Fleet) -> None:
+    created: dict[str, float] = {}
+    placed: dict[str, float] = {}
+
+    def all_bound() -> bool:
+        now = time.monotonic()
+        for pod in fleet.bound():
+            placed.setdefault(pod["metadata"]["name"], now)
+        return len(placed) == PODS
+
+    manifests = [mixed(number) for number in range(PODS)]
+    start = time.monotonic()
+    created.update({manifest["metadata"]["name"]: start for manifest in manifests})
+    fleet.create_pods(manifests)
+    wait_until(all_bound, what=f"{PODS} pods bound", within_seconds=120, explain=lambda: f"{len(placed)} bound")
+    waits = sorted(placed[name] - created[name] for name in placed)
+    print(
+        f"\n{PODS} pods on {NODES} nodes: p50 {waits[PODS // 2]:.2f} s, p99 {waits[int(PODS * 0.99)]:.2f} s after the first"
+    )
+    assert_books_agree(fleet)
+
+
+def test_churn_with_the_extender_killed_and_the_api_server_restarted(fleet: Fleet) -> None:
+    for number in range(0, PODS, 2):
+        fleet.end_pod(f"pod-{number:04d}")
+    fleet.create_pods([mixed(number) for number in range(PODS, PODS + 100)])
+    fleet.extender.kill()
+    fleet.create_pods([mixed(number) for number in range(PODS + 100, PODS + 200)])
+    fleet.start_extender()
+    fleet.plane.stop_api_server()
+    fleet.plane.start_api_server()
+    wait_until(
+        lambda: len(fleet.bound()) == PODS // 2 + 200,
+        what="every pod bound",
+        within_seconds=120,
+        explain=lambda: f"{len(fleet.bound())} of {len(fleet.pods())} bound",
+    )
+    assert_books_agree(fleet)
+
+
+def test_after_a_partition_the_books_still_agree(fleet: Fleet) -> None:
+    before = len(fleet.bound())
+    fleet.relay.silence()
+    fleet.create_pods([mixed(number) for number in range(2000, 2050)])
+    for number in range(1, 100, 2):
+        fleet.end_pod(f"pod-{number:04d}")
+    time.sleep(10)
+    fleet.relay.speak()
+    wait_until(
+        lambda: len(fleet.bound()) == before - 50 + 50,
+        what="every pod bound",
+        within_seconds=120,
+        explain=lambda: f"{len(fleet.bound())} of {len(fleet.pods())} bound",
+    )
+    assert_books_agree(fleet)
