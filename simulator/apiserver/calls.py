@@ -25,6 +25,8 @@ class Call:
     groups: tuple[str, ...]
     dry_run: bool = False
     field_manager: str = ""
+    applying: bool = False
+    """Server-side apply: managedFields are already what they shall be."""
     options: Object = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 

@@ -103,6 +103,9 @@ def _plan(state: State, call: Call, obj: Object, options: Object) -> tuple[bool,
             meta["generation"] += 1
     after = (meta.get("deletionTimestamp"), meta.get("deletionGracePeriodSeconds"), list(meta.get("finalizers") or []))
     removed = not waits and not grace and not (meta.get("deletionGracePeriodSeconds") and grace is None)
+    if removed and call.storage == ("", "pods") and not meta.get("deletionTimestamp"):
+        meta["deletionTimestamp"], meta["deletionGracePeriodSeconds"] = state.now(), 0
+        meta["generation"] = meta.get("generation", 0) + 1
     return removed, before != after
 
 

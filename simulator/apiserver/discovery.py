@@ -1,8 +1,10 @@
 """What clients ask first: versions, groups, resources, health."""
 
-from simulator.apiserver.failures import Object, no_such_path
+import msgspec
+
+from simulator.apiserver.failures import Object
 from simulator.apiserver.resources import Registry, Resource
-from simulator.apiserver.wire import Request
+from simulator.apiserver.wire import Request, Response
 
 HEALTH_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
 
@@ -19,13 +21,14 @@ VERSION: Object = {
 }
 
 
-def answer(registry: Registry, request: Request) -> Object:
-    """Answer a GET of a path that names no resource.
+def answer(registry: Registry, request: Request) -> Response:
+    """Answer a request for a path that names no resource."""
+    found = _document(registry, request.path) if request.method in {"GET", "HEAD"} else None
+    return page_not_found() if found is None else Response(200, (msgspec.json.encode(found),))
 
-    Raises:
-        StatusError: 404 for a path that does not exist.
-    """
-    parts = [part for part in request.path.split("/") if part]
+
+def _document(registry: Registry, path: str) -> Object | None:
+    parts = [part for part in path.split("/") if part]
     match parts:
         case []:
             return {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/readyz", "/version"]}
@@ -45,7 +48,7 @@ def answer(registry: Registry, request: Request) -> Object:
             return _resources(registry, "", "v1")
         case ["apis", group, version]:
             return _resources(registry, group, version)
-    raise no_such_path()
+    return None
 
 
 def _versions(registry: Registry, group: str) -> list[str]:
@@ -62,9 +65,9 @@ def _groups(registry: Registry) -> list[Object]:
     return [_group_entry(registry, name) for name in names]
 
 
-def _group(registry: Registry, group: str) -> Object:
+def _group(registry: Registry, group: str) -> Object | None:
     if not group or not _versions(registry, group):
-        raise no_such_path()
+        return None
     return {"kind": "APIGroup", "apiVersion": "v1", **_group_entry(registry, group)}
 
 
@@ -77,10 +80,10 @@ _SUBRESOURCE_KINDS: dict[str, tuple[str, str, str]] = {
 _SUBRESOURCE_VERBS = {"binding": ["create"], "eviction": ["create"], "token": ["create"]}
 
 
-def _resources(registry: Registry, group: str, version: str) -> Object:
+def _resources(registry: Registry, group: str, version: str) -> Object | None:
     found = [r for r in registry if r.group == group and r.version == version]
     if not found:
-        raise no_such_path()
+        return None
     rows: list[Object] = []
     for resource in sorted(found, key=lambda r: r.plural):
         rows.append(_row(resource))
@@ -113,3 +116,8 @@ def _subresource_row(resource: Resource, name: str) -> Object:
         row["kind"] = resource.kind
     row["verbs"] = _SUBRESOURCE_VERBS.get(name, ["get", "patch", "update"])
     return row
+
+
+def page_not_found() -> Response:
+    """404 in plain text, as the real server answers outside its API groups."""
+    return Response(404, (b"404 page not found\n",), "text/plain; charset=utf-8")

@@ -128,9 +128,9 @@ def gone(message: str) -> StatusError:
     return StatusError(410, "Expired", message)
 
 
-def unsupported_media(message: str) -> StatusError:
+def unsupported_media(message: str, details: Object | None = None) -> StatusError:
     """415: a body in a format this server does not read."""
-    return StatusError(415, "UnsupportedMediaType", message)
+    return StatusError(415, "UnsupportedMediaType", message, details=details)
 
 
 def internal(message: str) -> StatusError:

@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from simulator.apiserver import (
+    apply,
     deletion,
     discovery,
     failures,
     jsonpatch,
+    openapi,
     reads,
     reviews,
     strategic,
@@ -32,11 +34,6 @@ log = logging.getLogger(__name__)
 
 GZIP_MINIMUM_BYTES = 128 * 1024
 """The real server compresses from this size on (k8s.io/apiserver, responsewriters: defaultGzipThresholdBytes)."""
-
-_PATCH_TYPES = (
-    "application/json-patch+json, application/merge-patch+json, "
-    "application/strategic-merge-patch+json, application/apply-patch+yaml"
-)
 
 
 class Api:
@@ -78,23 +75,20 @@ class Api:
         return Response(response.status, (body,), response.content_type, headers)
 
     async def _route(self, request: Request) -> Response | None:
+        if request.path.startswith("/openapi/"):
+            return openapi.answer(self._state.registry, request)
         target = parse_target(request.path)
         if target is None:
-            return (
-                _json(200, discovery.answer(self._state.registry, request))
-                if request.method in {"GET", "HEAD"}
-                else self._no_path()
-            )
+            return discovery.answer(self._state.registry, request)
         resource = self._state.registry.find(target.group, target.version, target.plural)
+        if resource is None and not self._state.registry.serves(target.group, target.version):
+            return discovery.page_not_found()
         if resource is None or (target.namespace and not resource.namespaced):
             raise failures.no_such_path()
         if target.subresource and target.subresource not in resource.subresources:
             raise failures.no_such_path()
         call = _call(request, resource, target)
         return await self._dispatch(request, call)
-
-    def _no_path(self) -> Response:
-        raise failures.no_such_path()
 
     async def _dispatch(self, request: Request, call: Call) -> Response | None:
         if request.method in {"GET", "HEAD"}:
@@ -217,12 +211,20 @@ def _rebased(state: State, call: Call, target: Target) -> Call:
     resource = state.registry.find(target.group, target.version, target.plural)
     if resource is None:
         raise failures.no_such_path()
-    return Call(resource, target, call.user, call.groups, call.dry_run, call.field_manager, call.options, call.warnings)
+    return Call(
+        resource,
+        target,
+        call.user,
+        call.groups,
+        call.dry_run,
+        call.field_manager,
+        options=call.options,
+        warnings=call.warnings,
+    )
 
 
 def _patcher(state: State, call: Call, kind: str, request: Request) -> tuple[Callable[[Object], Object], bool]:
     """Return what a PATCH does to the object, and whether it may create it."""
-    del state
     if kind == "application/json-patch+json":
         try:
             operations = msgspec.json.decode(request.body)
@@ -230,16 +232,28 @@ def _patcher(state: State, call: Call, kind: str, request: Request) -> tuple[Cal
             raise failures.bad_request(f"error decoding patch: {error}") from error
         return (lambda obj: jsonpatch.apply_json_patch(obj, operations)), False
     if kind == "application/merge-patch+json":
-        body = writes.decode_body(request.body)
+        body = _patch_body(request)
         return (lambda obj: _object(jsonpatch.apply_merge_patch(obj, body))), False
     if kind == "application/strategic-merge-patch+json" and not call.resource.custom:
-        body = writes.decode_body(request.body)
+        body = _patch_body(request)
         return (lambda obj: strategic.apply_strategic_patch(obj, body)), False
-    accepted = (
-        _PATCH_TYPES.replace("application/strategic-merge-patch+json, ", "") if call.resource.custom else _PATCH_TYPES
-    )
-    message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
-    raise failures.unsupported_media(message)
+    if kind == "application/apply-patch+yaml":
+        config = writes.decode_body(request.body, kind)
+        writes.check_type(call, config)
+        call.field_manager = request.query.get("fieldManager", "")
+        call.applying = True
+        force = request.flag("force")
+        create = not call.target.subresource
+        return (lambda obj: apply.apply(state, call, obj, config, force=force)), create
+    raise failures.unsupported_media("415: Unsupported Media Type", details={})
+
+
+def _patch_body(request: Request) -> Object:
+    try:
+        return writes.decode_body(request.body)
+    except StatusError as error:
+        text = error.message.rpartition("json parse error: ")[2]
+        raise failures.bad_request(f"error decoding patch: {text}") from error
 
 
 def _object(value: object) -> Object:

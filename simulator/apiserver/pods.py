@@ -130,6 +130,13 @@ def _add_up(total: dict[str, Fraction], amounts: Object | None) -> set[str]:
     return counted
 
 
+def default_conditions(pod: Object) -> None:
+    """Write the null times that the real server's types always carry."""
+    for condition in (pod.get("status") or {}).get("conditions") or []:
+        condition.setdefault("lastProbeTime", None)
+        condition.setdefault("lastTransitionTime", None)
+
+
 def prepare_create(pod: Object) -> None:
     """Set the status of a new pod; what the client sent there is dropped."""
     spec = pod["spec"]

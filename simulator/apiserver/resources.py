@@ -181,6 +181,10 @@ class Registry:
         """Look a type up by the names in a request path."""
         return self._types.get((group, version, plural))
 
+    def serves(self, group: str, version: str) -> bool:
+        """Tell whether any type is served in a group at a version."""
+        return any(r.group == group and r.version == version for r in self._types.values())
+
     def by_kind(self, api_version: str, kind: str) -> Resource | None:
         """Look a type up by the names in an object."""
         for resource in self._types.values():

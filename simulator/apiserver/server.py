@@ -17,6 +17,7 @@ import uvloop
 from simulator.apiserver import certificates, identity, kubeconfig, wire, writes
 from simulator.apiserver.admission import Chain
 from simulator.apiserver.calls import Call, State, utc_now
+from simulator.apiserver.controllers import Controllers
 from simulator.apiserver.failures import Object, StatusError, bad_request, not_found
 from simulator.apiserver.faults import Faults
 from simulator.apiserver.handlers import Api
@@ -66,6 +67,7 @@ class ApiServer:
         self.state = State(Store(history=options.history), Registry(), options.clock, random.Random(options.seed))
         self.admission = Chain(self.state, options.services)
         self.state.admission = self.admission
+        self.state.after_write = Controllers(self.state).after_write
         self.tokens = Tokens((ADMIN, *options.users), anonymous=options.anonymous)
         self.faults = Faults()
         self.watches = Watches(self.state, bookmark_seconds=options.bookmark_seconds)

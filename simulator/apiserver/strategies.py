@@ -77,6 +77,7 @@ def _default_pod(pod: Object) -> None:
     if isinstance(spec, dict):
         pods.default_pod_spec(spec)
         pods.default_requests(spec)
+    pods.default_conditions(pod)
 
 
 def _validate_pod(pod: Object) -> list[FieldError]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from gpuslice.devices.errors import BadQuantity
-from simulator.apiserver import calls, failures, quantities, strategies
+from simulator.apiserver import apply, calls, failures, quantities, strategies
 from simulator.apiserver.calls import Call, State
 from simulator.apiserver.failures import Object
 from simulator.apiserver.resources import GENERATIONS
@@ -188,6 +188,10 @@ async def update(
         new = transform(copy.deepcopy(old))
         wanted = _check_identity(call, new, old)
         result = await _update_once(state, call, new, old)
+        if call.applying:
+            result["metadata"]["managedFields"] = new["metadata"].get("managedFields") or []
+        else:
+            apply.track(state, call, result, old)
         current = state.store.get(call.storage, call.namespace, call.name)
         if current is entry:
             return await _commit(state, call, result, old), False

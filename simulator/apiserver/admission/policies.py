@@ -67,8 +67,8 @@ def _evaluate(binding: Object, binding_name: str, policy: Object, write: Write) 
         if "Deny" in (binding.get("validationActions") or ["Deny"]):
             raise _refused(binding, binding_name, write, problem, validation.get("reason", "Invalid"))
         if "Warn" in binding["validationActions"]:
-            said = f"Validation failed for ValidatingAdmissionPolicy '{binding['policyName']}' with binding '{binding_name}': {problem}"
-            write.call.warnings.append(said)
+            source = f"ValidatingAdmissionPolicy '{binding['policyName']}' with binding '{binding_name}'"
+            write.call.warnings.append(f"Validation failed for {source}: {problem}")
 
 
 def _problem(validation: Object, variables: Object, *, ignore: bool) -> str | None:
