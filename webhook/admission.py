@@ -9,7 +9,7 @@ import msgspec
 from gpuslice.devices.families import Families
 from gpuslice.devices.pods import Metadata, Resources
 from webhook.inspection import Findings, inspect_pod
-from webhook.mutation import PodMutation
+from webhook.mutation import Context, PodMutation
 from webhook.pods import AdmittedPod
 from webhook.policy import Policy
 from webhook.protection import explain, protected_keys, touched_keys
@@ -35,9 +35,11 @@ class Admission:
     families: Families
     policy: Policy
     _protected: frozenset[str] = field(init=False)
+    _context: Context = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_protected", protected_keys(self.families))
+        object.__setattr__(self, "_context", Context(self.families, self.policy))
 
     def mutate(self, request: AdmissionRequest) -> Verdict:
         """Answer /mutate: deny what is wrong, else return the patch."""
@@ -77,12 +79,12 @@ class Admission:
         if not with_patch:
             return self._unstripped(pod, findings)
         rules = self.policy.namespaces.of(request.namespace)
-        patch = PodMutation(pod, findings, self.families, self.policy).for_create(rules)
+        patch = PodMutation(pod, findings, self._context).for_create(rules)
         return Verdict(patch=patch, warnings=findings.warnings)
 
     def _unstripped(self, pod: AdmittedPod, findings: Findings) -> Verdict:
         """Deny what another mutating webhook put back after ours had removed it."""
-        left = PodMutation(pod, findings, self.families, self.policy).steering_left()
+        left = PodMutation(pod, findings, self._context).steering_left()
         return Verdict(
             denial=tuple(
                 f"container {container}: env {name}: the scheduler decides which card and how much; another webhook "
@@ -131,7 +133,7 @@ class Admission:
         if not findings.wants_devices or not with_patch:
             return UNTOUCHED
         already = frozenset(container.name for container in old.spec.ephemeral_containers or ())
-        return Verdict(patch=PodMutation(new, findings, self.families, self.policy).for_ephemeral(already))
+        return Verdict(patch=PodMutation(new, findings, self._context).for_ephemeral(already))
 
     def _binding(self, request: AdmissionRequest) -> Verdict:
         """A Binding's annotations are merged into the pod, so they are protected like the pod's own."""

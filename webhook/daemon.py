@@ -1,6 +1,7 @@
 """The webhook as a process: TLS listener, probes, and files that are followed while it runs."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -69,6 +70,7 @@ async def serve(settings: WebhookSettings, stopping: asyncio.Event) -> None:
 
         def on_started() -> None:
             started.set()
+            gc.freeze()  # what is loaded by now lives as long as the process; collections need not look at it again
             write_ports(settings.ports_file, {"listen": port, "metrics": probes.port})
             log.info("listening", port=port, metrics=probes.port, families=len(current.now.families.kinds))
 

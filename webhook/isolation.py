@@ -1,7 +1,6 @@
 """What in a pod reaches around the share of a card: privileges, the node's devices, our own files, environment."""
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from gpuslice.devices.families import Families
 from webhook.pods import AdmittedContainer, AdmittedPod
@@ -72,17 +71,26 @@ def device_volumes(pod: AdmittedPod) -> Iterator[tuple[str, str]]:
             yield volume.name, volume.host_path.path
 
 
+def _normal(path: str) -> str:
+    """Return an absolute path without doubled or closing slashes; API validation forbids ``..``."""
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def _lies_in(path: str, place: str) -> bool:
+    return path == place or path.startswith(place + "/") or place == "/"
+
+
 def _reaches(path: str) -> bool:
     """Tell whether a path is, contains or lies within one of DEVICE_PATHS; /dev/shm holds no device."""
-    wanted = PurePosixPath("/" + path.strip("/"))
-    if wanted.is_relative_to("/dev/shm"):  # noqa: S108  the node's path in a manifest, not a file of ours
+    wanted = _normal(path)
+    if _lies_in(wanted, "/dev/shm"):  # noqa: S108  the node's path in a manifest, not a file of ours
         return False
-    return any(wanted.is_relative_to(place) or PurePosixPath(place).is_relative_to(wanted) for place in DEVICE_PATHS)
+    return any(_lies_in(wanted, place) or _lies_in(place, wanted) for place in DEVICE_PATHS)
 
 
 def covering_mounts(container: AdmittedContainer) -> Iterator[str]:
     """Yield mount paths that would lie over the files which enforce the container's limits."""
     for mount in container.volume_mounts or ():
-        path = PurePosixPath("/" + mount.mount_path.strip("/"))
-        if any(path.is_relative_to(place) for place in OUR_PATHS):
+        path = _normal(mount.mount_path)
+        if any(_lies_in(path, place) for place in OUR_PATHS):
             yield mount.mount_path

@@ -1,6 +1,7 @@
 """The smallest JSON patch that makes an accepted pod one of ours. Unknown fields of the object are never touched."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from gpuslice.devices.container_reader import written_count
 from gpuslice.devices.demands import ContainerRequest
@@ -20,16 +21,28 @@ def escape(token: str) -> str:
     return token.replace("~", "~0").replace("/", "~1")
 
 
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is the same for every pod."""
+
+    families: Families
+    policy: Policy
+    steering: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steering", steering_names(self.families))
+
+
 class PodMutation:
     """Collects the operations for one pod."""
 
-    def __init__(self, pod: AdmittedPod, findings: Findings, families: Families, policy: Policy) -> None:
+    def __init__(self, pod: AdmittedPod, findings: Findings, context: Context) -> None:
         self._pod = pod
         self._requests = {demand.name: demand.request for demand in findings.request.containers}
         self._filled = findings.filled
-        self._families = families
-        self._policy = policy
-        self._steering = steering_names(families)
+        self._families = context.families
+        self._policy = context.policy
+        self._steering = context.steering
         self._operations: list[Operation] = []
 
     def for_create(self, rules: NamespacePolicy) -> tuple[Operation, ...]:

@@ -9,6 +9,7 @@ therefore multiplies and says nothing about the unit; only a binary suffix tells
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from gpuslice.devices.errors import BadQuantity
 
@@ -43,7 +44,12 @@ def parse_quantity(text: str | float) -> Fraction:
     Raises:
         BadQuantity: The text is not a quantity.
     """
-    written = str(text)
+    return _parse(str(text))
+
+
+@lru_cache(maxsize=4096)
+def _parse(written: str) -> Fraction:
+    """Parse once: the same few quantities stand in every pod of a workload, and fractions are slow to make."""
     match = _QUANTITY.fullmatch(written) if len(written) <= _LONGEST else None
     if match is None:
         raise BadQuantity(written, "is not a Kubernetes quantity", "write a number such as 3000, 16Gi or 500Mi")
