@@ -1,61 +1,352 @@
+/* The compute limit: GPU time in a bucket shared by the container's processes, debited by forecast, settled by
+ * measurement.
+ *
+ * A launch takes its forecast cost from a small process-local allowance (one relaxed atomic); when that is empty the
+ * process draws a new one from the shared bucket, waits if the bucket is in debt, and lets this launch be measured.
+ * Long kernels are measured one by one and charged what they really added to the container's use of the device.
+ *
+ * Never: a thread of our own, a wait for the device, a wait without end. While work of this process is unfinished a
+ * launch is held back for at most MAX_HOLD_NS, because a running kernel may wait for the one that is held.
+ *
+ * Fork: the child starts with no allowance, no samples and no forecasts.
+ */
 #include "compute.h"
 
+#include <string.h>
+
+#include "bias.h"
+#include "bucket.h"
+#include "clock.h"
 #include "devices.h"
 #include "driver.h"
-#include "limits.h"
+#include "faults.h"
+#include "meter.h"
 #include "postfork.h"
+#include "predictor.h"
+#include "robust.h"
+#include "share.h"
+#include "spans.h"
+
+#define LONG_NS 250000LL        /* kernels from this length on are settled one by one */
+#define DRAW_NS NS_PER_MS       /* allowance drawn at once for short kernels */
+#define MAX_HOLD_NS (200 * NS_PER_MS)
+#define MIN_PAUSE_NS 50000LL
+#define MAX_PAUSE_NS (5 * NS_PER_MS)
+#define SAMPLE_MASK 63U         /* one short launch in 64 is measured besides the first of each draw */
+#define ACTIVE_NS (50 * NS_PER_MS)
+
+struct device_state {
+	int64_t allowance_ns; /* atomic */
+	int64_t drawn_ns;     /* of the last draw: work that the next measured launch stands for */
+	uint64_t launches;    /* not yet added to the row */
+	int64_t others_seen_ns;
+	bool limited;
+	bool contended;
+} __attribute__((aligned(64)));
 
 uint32_t compute_open_at = UINT32_MAX;
+static struct device_state states[MAX_DEVICES];
+static uint32_t known_sequence = UINT32_MAX;
+static uint32_t captures;
+static __thread uint32_t random_state __attribute__((tls_model("initial-exec")));
 
-/* No device has a core limit: open the gate for this sequence of the limits. */
-static bool
-nothing_limited(void)
+static uint32_t
+next_random(void)
+{
+	uint32_t x = random_state != 0 ? random_state : (uint32_t)(uintptr_t)&random_state | 1;
+	x ^= x << 13;
+	x ^= x >> 17;
+	x ^= x << 5;
+	return random_state = x;
+}
+
+/* The limits have changed: find the devices that are limited; open the gate when none is. */
+static void
+reconfigure(uint32_t sequence)
 {
 	int count = devices_count();
+	bool any = count == 0;
 	for (int i = 0; i < count; i++) {
 		struct limit limit;
-		limits_read(device_at(i)->limits_row, &limit);
-		if (limit.core_q16 > 0 && limit.core_q16 < FULL_CORES_Q16 && limit.core_policy != POLICY_OFF) {
-			return false;
-		}
+		struct device *device = device_at(i);
+		limits_read(device->limits_row, &limit);
+		bool own = limit.core_q16 > 0 && limit.core_q16 < FULL_CORES_Q16;
+		/* A device of low priority may be held back by hints at any time. */
+		states[i].limited = device->row != NULL && limit.core_policy != POLICY_OFF && (own || limit.priority > 1);
+		any = any || states[i].limited;
 	}
-	return count > 0;
+	__atomic_store_n(&known_sequence, sequence, __ATOMIC_RELAXED);
+	if (!any && (sequence & 1) == 0) {
+		__atomic_store_n(&compute_open_at, sequence, __ATOMIC_RELAXED);
+	}
+}
+
+static uint32_t
+current_share(const struct device *device, int64_t now_ns, struct limit *limit)
+{
+	struct limits_hint hint;
+	limits_read(device->limits_row, limit);
+	bool known = limits_hint(device->limits_row, &hint);
+	return share_in_force(limit, known ? &hint : NULL, now_ns);
+}
+
+/* Has another process of the container launched lately? Looked at now and then. */
+static void
+look_for_others(const struct device *device, struct device_state *state, int64_t now_ns)
+{
+	const struct state_file *file = state_file();
+	struct slot *own = state_slot();
+	if (own == NULL || now_ns - state->others_seen_ns < ACTIVE_NS / 4) {
+		return;
+	}
+	state->others_seen_ns = now_ns;
+	__atomic_store_n(&own->last_seen_ns, (uint64_t)now_ns, __ATOMIC_RELAXED);
+	bool others = bias_neighbours(device);
+	for (uint32_t i = 0; i < file->header.slots_high && i < MAX_SLOTS && !others; i++) {
+		const struct slot *slot = &file->slots[i];
+		others = slot != own && slot->owner != 0 &&
+		         now_ns - (int64_t)__atomic_load_n(&slot->last_seen_ns, __ATOMIC_RELAXED) < ACTIVE_NS;
+	}
+	state->contended = others;
+}
+
+/* GPU time that a long kernel added: its span without what was charged already, less the short kernels of others. */
+static int64_t
+long_charge(const struct device *device, const struct meter_result *result)
+{
+	struct state_device *row = device->row;
+	if (robust_lock(row->limiter_mutex) == ROBUST_BROKEN) {
+		return result->duration_ns;
+	}
+	FAULT_POINT("limiter");
+	int64_t added = spans_insert(row, result->start_ns, result->end_ns);
+	robust_unlock(row->limiter_mutex);
+	int64_t shorts = (int64_t)(__atomic_load_n(&row->short_busy_ns, __ATOMIC_RELAXED) - result->short_before);
+	return added > shorts && shorts > 0 ? added - shorts : added;
+}
+
+static void
+settle(const struct device *device, const struct device_state *state, const struct meter_result *result)
+{
+	if (result->forecast != NULL && result->duration_ns > 0) {
+		forecast_learn(result->forecast, result->duration_ns, state->contended);
+	}
+	if (!result->settles) {
+		return;
+	}
+	bool is_long = result->duration_ns >= LONG_NS;
+	int64_t raw = is_long ? long_charge(device, result) : result->duration_ns;
+	int64_t charge = bias_apply(device, raw);
+	bucket_correct(device->row, result->charged_ns - charge);
+	__atomic_fetch_add(&device->row->busy_ns, (uint64_t)(charge - result->charged_ns), __ATOMIC_RELAXED);
+	if (!is_long) {
+		__atomic_fetch_add(&device->row->short_busy_ns, (uint64_t)charge, __ATOMIC_RELAXED);
+	}
+}
+
+static void
+collect(int number, const struct device *device)
+{
+	struct meter_result result;
+	if (__atomic_load_n(&captures, __ATOMIC_RELAXED) != 0) {
+		return;
+	}
+	while (meter_collect(number, &result)) {
+		settle(device, &states[number], &result);
+	}
+}
+
+/* Too much unfinished work of ours: the limit could not react. Two launches may always be under way. */
+static bool
+too_much_in_flight(int number, int64_t burst_ns)
+{
+	struct meter_load load = meter_load(number);
+	return load.count >= 2 && load.work_ns > 2 * burst_ns;
+}
+
+static void
+note_wait(struct state_device *row, int64_t waited_ns)
+{
+	static const int64_t limits_ns[] = {100000, 1000000, 5000000, 20000000, 100000000, 500000000, 2000000000};
+	unsigned bin = 0;
+	while (bin < 7 && waited_ns > limits_ns[bin]) {
+		bin++;
+	}
+	__atomic_fetch_add(&row->wait_histogram[bin], 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&row->throttled_ns, (uint64_t)waited_ns, __ATOMIC_RELAXED);
+}
+
+static int64_t
+pause_for(int64_t wait_ns)
+{
+	return wait_ns < MIN_PAUSE_NS ? MIN_PAUSE_NS : (wait_ns > MAX_PAUSE_NS ? MAX_PAUSE_NS : wait_ns);
+}
+
+/* Draw `amount_ns` from the shared bucket, waiting for it. */
+static void
+draw(int number, struct device *device, int64_t amount_ns, const struct forecast *forecast)
+{
+	struct device_state *state = &states[number];
+	int64_t began_ns = clock_now();
+	int64_t now_ns = began_ns;
+	for (;;) {
+		struct limit limit;
+		collect(number, device);
+		look_for_others(device, state, now_ns);
+		uint32_t share = current_share(device, now_ns, &limit);
+		int64_t burst_ns = limit.burst_ns != 0 ? (int64_t)limit.burst_ns : DEFAULT_BURST_NS;
+		int64_t tokens = bucket_refill(device->row, now_ns, share == SHARE_UNLIMITED ? FULL_CORES_Q16 : share,
+		                               burst_ns);
+		bool unknown = forecast->samples == 0 && forecast->pending > 0;
+		bool held = unknown || too_much_in_flight(number, burst_ns);
+		if (!held && (share == SHARE_UNLIMITED || bucket_take(device->row, amount_ns))) {
+			break;
+		}
+		if (now_ns - began_ns > MAX_HOLD_NS && meter_load(number).count > 0) {
+			bucket_correct(device->row, -amount_ns);
+			break;
+		}
+		int64_t wait_ns = held ? MIN_PAUSE_NS * 2 : bucket_wait_ns(tokens, share);
+		bias_sample(device, now_ns);
+		clock_sleep(pause_for(wait_ns));
+		now_ns = clock_now();
+	}
+	__atomic_store_n(&device->row->last_launch_ns, (uint64_t)now_ns, __ATOMIC_RELAXED);
+	if (now_ns != began_ns) {
+		note_wait(device->row, now_ns - began_ns);
+	}
+}
+
+static void
+account(struct device *device, struct device_state *state, int64_t amount_ns, bool is_long)
+{
+	__atomic_fetch_add(&device->row->busy_ns, (uint64_t)amount_ns, __ATOMIC_RELAXED);
+	if (!is_long) {
+		__atomic_fetch_add(&device->row->short_busy_ns, (uint64_t)amount_ns, __ATOMIC_RELAXED);
+	}
+	uint64_t launches = __atomic_exchange_n(&state->launches, 0, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&device->row->launches, launches, __ATOMIC_RELAXED);
+}
+
+static bool
+is_captured(const struct launch *launch)
+{
+	int status = CU_CAPTURE_NONE;
+	cu_result (*query)(cu_stream, int *) =
+	        launch->per_thread ? driver()->cuStreamIsCapturing_ptsz : driver()->cuStreamIsCapturing;
+	return query != NULL && query(launch->stream, &status) == CU_OK && status != CU_CAPTURE_NONE;
+}
+
+static void
+measure(int number, struct device *device, struct launch *launch, struct forecast *forecast, bool settles)
+{
+	if (__atomic_load_n(&captures, __ATOMIC_RELAXED) != 0) {
+		return;
+	}
+	struct sample *sample = meter_start(number, launch, clock_now());
+	if (sample != NULL) {
+		sample->forecast = forecast;
+		sample->forecast_key = forecast->key;
+		sample->charged_ns = launch->cost_ns;
+		sample->settles = settles;
+		sample->short_before = __atomic_load_n(&device->row->short_busy_ns, __ATOMIC_RELAXED);
+		sample->work_ns = settles ? launch->cost_ns
+		                          : __atomic_exchange_n(&states[number].drawn_ns, 0, __ATOMIC_RELAXED);
+		launch->ticket = sample;
+	}
+}
+
+/* Kernels that are settled one by one: unknown ones and long ones. */
+static void
+begin_single(int number, struct device *device, struct launch *launch, struct forecast *forecast)
+{
+	draw(number, device, launch->cost_ns, forecast);
+	account(device, &states[number], launch->cost_ns, true);
+	measure(number, device, launch, forecast, true);
+}
+
+static void
+begin_short(int number, struct device *device, struct launch *launch, struct forecast *forecast)
+{
+	struct device_state *state = &states[number];
+	int64_t left = __atomic_sub_fetch(&state->allowance_ns, launch->cost_ns, __ATOMIC_RELAXED);
+	if (LIKELY(left >= 0)) {
+		if (UNLIKELY((next_random() & SAMPLE_MASK) == 0)) {
+			measure(number, device, launch, forecast, false);
+		}
+		return;
+	}
+	draw(number, device, DRAW_NS, forecast);
+	account(device, state, DRAW_NS, false);
+	__atomic_add_fetch(&state->allowance_ns, DRAW_NS, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&state->drawn_ns, DRAW_NS, __ATOMIC_RELAXED);
+	measure(number, device, launch, forecast, false);
 }
 
 void
 compute_begin(struct launch *launch)
 {
-	(void)launch;
 	uint32_t sequence = limits_sequence();
-	if ((sequence & 1) == 0 && nothing_limited()) {
-		__atomic_store_n(&compute_open_at, sequence, __ATOMIC_RELAXED);
+	if (UNLIKELY(sequence != __atomic_load_n(&known_sequence, __ATOMIC_RELAXED))) {
+		reconfigure(sequence);
+	}
+	struct device *device = device_current();
+	if (device == NULL) {
+		return;
+	}
+	int number = (int)(device - device_at(0));
+	struct device_state *state = &states[number];
+	if (!state->limited || (UNLIKELY(__atomic_load_n(&captures, __ATOMIC_RELAXED) != 0) && is_captured(launch))) {
+		return;
+	}
+	struct forecast *forecast = forecast_of(launch->function, launch->blocks, launch->threads);
+	launch->cost_ns = forecast->cost_ns;
+	__atomic_store_n(&state->launches, state->launches + 1, __ATOMIC_RELAXED);
+	if (LIKELY(forecast->samples >= FORECAST_YOUNG && launch->cost_ns < LONG_NS)) {
+		begin_short(number, device, launch, forecast);
+	} else {
+		begin_single(number, device, launch, forecast);
 	}
 }
 
 void
 compute_end(struct launch *launch, cu_result result)
 {
-	(void)launch;
-	(void)result;
+	if (UNLIKELY(launch->ticket != NULL)) {
+		struct device *device = device_current();
+		int number = device == NULL ? 0 : (int)(device - device_at(0));
+		meter_stop(number, launch->ticket, launch, result == CU_OK);
+	}
 }
 
 void
 compute_capture_began(void)
 {
+	__atomic_add_fetch(&captures, 1, __ATOMIC_RELAXED);
 }
 
 void
 compute_capture_ended(void)
 {
+	uint32_t count = __atomic_load_n(&captures, __ATOMIC_RELAXED);
+	while (count > 0 && !__atomic_compare_exchange_n(&captures, &count, count - 1, 0, __ATOMIC_RELAXED,
+	                                                 __ATOMIC_RELAXED)) {
+	}
 }
 
 void
 compute_context_ended(cu_context context)
 {
-	(void)context;
+	meter_context_ended(context);
 }
 
 void
 compute_postfork_child(void)
 {
+	memset(states, 0, sizeof states);
+	captures = 0;
+	known_sequence = UINT32_MAX;
+	compute_open_at = UINT32_MAX;
+	forecasts_clear();
+	meter_postfork_child();
 }
