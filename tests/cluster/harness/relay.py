@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from tests.cluster.harness.control_plane import LOOPBACK
@@ -22,7 +23,9 @@ class Relay:
         self._closing = False
         self._listener = socket.create_server((LOOPBACK, 0))
         self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, name="relay", daemon=True).start()
+        self._ends: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
 
     def silence(self) -> None:
         """Hold back everything that the server says from now on."""
@@ -33,10 +36,16 @@ class Relay:
         self._open.set()
 
     def close(self) -> None:
-        """Stop accepting; connections end with their peers."""
+        """Stop accepting and end every connection."""
         self._closing = True
         self._open.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for end in self._ends:
+            _end(end)
+        for thread in self._threads:
+            thread.join()
 
     def _accept(self) -> None:
         while not self._closing:
@@ -44,9 +53,19 @@ class Relay:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection((LOOPBACK, self._target))
-            threading.Thread(target=self._forward, args=(client, server, None), daemon=True).start()
-            threading.Thread(target=self._forward, args=(server, client, self._open), daemon=True).start()
+            try:
+                server = socket.create_connection((LOOPBACK, self._target))
+            except OSError:
+                client.close()  # the API server is down: so says the relay
+                continue
+            self._ends += [client, server]
+            self._start(self._forward, client, server, None)
+            self._start(self._forward, server, client, self._open)
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, name="relay", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _forward(self, source: socket.socket, sink: socket.socket, gate: threading.Event | None) -> None:
         try:
@@ -55,9 +74,13 @@ class Relay:
                     gate.wait()
                 sink.sendall(data)
         except OSError:
-            return  # the peer has gone; closing both ends tells the other one
+            return  # the peer has gone; ending both sides tells the other one
         finally:
-            for end in (source, sink):
-                with suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-                end.close()
+            _end(source)
+            _end(sink)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
