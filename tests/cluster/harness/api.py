@@ -71,7 +71,7 @@ class Api:
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json", "Content-Type": content}
         try:
             status, answer = self._send(method, path, data, headers)
-        except (http.client.HTTPException, ConnectionError):
+        except (http.client.HTTPException, ConnectionError, ssl.SSLError):
             self._close()
             status, answer = self._send(method, path, data, headers)
         if status >= 400:
