@@ -1,18 +1,21 @@
 """Benchmark of the extender over HTTP: ``python -m bench.extender [--nodes 100 1000 5000] [--cycles 2000]``.
 
 A cycle is what kube-scheduler does for one pod: /filter with all node names, /prioritize with those that fit, /bind to
-the best one, on one keep-alive connection. The cluster is half full. The API server is a stub that answers bindings at once;
-the time spent waiting for it (the extender says it in Server-Timing) is taken out of the cycle, and left in cycles per
-second. The baseline is an extender with the same verbs that decides nothing, measured between the same two points.
+the best one, on one keep-alive connection. The cluster is half full. The API server is a stub that answers bindings at
+once; the time spent waiting for it (the extender says it in Server-Timing) is taken out of the cycle, and left in cycles
+per second. The baseline is an extender with the same verbs that decides nothing, measured between the same two points.
 """
 
 import argparse
 import json
+import random
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -40,8 +43,8 @@ class Connection:
 
     def post(self, path: str, body: bytes) -> tuple[bytes, bytes]:
         """Send a request; gives head and body of the answer."""
-        head = f"POST {path} HTTP/1.1\r\nHost: extender\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        self._socket.sendall(head.encode() + body)
+        head = f"POST {path} HTTP/1.1\r\nHost: extender\r\nContent-Type: application/json\r\n"
+        self._socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         received = bytearray()
         while (end := received.find(b"\r\n\r\n")) < 0:
             received += self._receive()
@@ -85,8 +88,6 @@ def waiting_ms(head: bytes) -> float:
 
 def run_cycles(port: int, nodes: int, cycles: int) -> Result:
     """Drive the extender for ``WARM_UP + cycles`` pods."""
-    import random
-
     rng, result, connection = random.Random(7), Result(), Connection(port)
     names = json.dumps([f"node-{index:05d}" for index in range(nodes)]).encode()
     encode = msgspec.json.Encoder().encode
@@ -158,9 +159,6 @@ def read_ports(path: Path, ready: subprocess.Popen[bytes]) -> dict[str, int]:
 
 def wait_ready(port: int) -> float:
     """Seconds until /readyz says ok."""
-    import urllib.error
-    import urllib.request
-
     started = time.monotonic()
     while time.monotonic() - started < 60:
         try:

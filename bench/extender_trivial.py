@@ -69,8 +69,11 @@ async def serve(stopping: asyncio.Event) -> None:
     ports = {"listen": listening.getsockname()[1], "pid": os.getpid()}
     async with aiohttp.ClientSession() as session:
         app = build_app(sys.argv[1], session)
-        started = lambda: Path(sys.argv[2]).write_text(json.dumps(ports), encoding="ascii")  # noqa: E731
-        await serve_http(app, listening, stopping, on_started=lambda: (started(), None)[1])
+
+        def started() -> None:
+            Path(sys.argv[2]).write_text(json.dumps(ports), encoding="ascii")
+
+        await serve_http(app, listening, stopping, on_started=started)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The world of the extender's benchmark: an API server that only serves canned lists, watches and bindings.
 
 It is a process of its own and does as little as possible, so that what is measured is the extender. Nodes have 8 cards
-of 10 slices; pods follow the request mix of the openb trace and fill half of the cards. For each binding the watch brings
-the bound pod, and the oldest pod is deleted: the cluster stays half full, and the extender pays for its watch.
+of 10 slices; pods follow the request mix of the openb trace and fill half of the cards. For each binding the watch
+brings the bound pod, and the oldest pod is deleted: the cluster stays half full, and the extender pays for its watch.
 
 Usage: ``python -m bench.extender_world NODES PODS PORTS_FILE``.
 """
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
         elif "watch=true" in query:
             head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
             self._transport.write(head)
-            self._world.watches[path].append(self._transport)
+            self._world.watches.setdefault(path, []).append(self._transport)
         elif path in self._world.pages:
             token = next((part[9:] for part in query.split("&") if part.startswith("continue=")), "")
             self._reply(self._world.pages[path][int(token or 0)], 200)

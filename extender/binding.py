@@ -7,35 +7,39 @@ other hands.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
+from extender.gate import BUSY, Gate
+from extender.promises import BindingPlan
 from extender.wire import ExtenderBindingArgs
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.errors import ApiError, NotFound, Unreachable
 from gpuslice.cluster.resources import PODS
-from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.annotations import ALLOCATION
 from gpuslice.devices.pods import Pod
 
 log = structlog.get_logger(__name__)
 
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended; an empty error means bound."""
+
+    error: str = ""
+    api_seconds: float = 0.0
+    """How much of the time was spent waiting for the API server."""
+
+
 NOT_LEADING = "this replica does not lead any more"
 
 
-@dataclass(frozen=True, slots=True)
-class BindingPlan:
-    """A share taken in the ledger, ready to be written."""
-
-    allocation: PodAllocation
-    annotations: dict[str, str]
-
-
 class Desk(Protocol):
-    """What binding needs of the engine."""
+    """What binding needs of the promises; see extender.promises."""
 
     def knows(self, uid: str) -> bool:
         """Whether the pod was filtered here."""
@@ -55,22 +59,25 @@ class Desk(Protocol):
     def doubt(self, uid: str) -> None:
         """The binding may still be written: keep the share until its deadline."""
 
-    def observe(self, pod: Pod) -> None:
+    def observe_pod(self, pod: Pod) -> None:
         """This is what the API server has."""
 
 
 class Binder:
     """Carries out /bind. One attempt per pod at a time; a repeated call joins the one that is under way."""
 
-    def __init__(self, client: KubeClient, desk: Desk, *, leads: Callable[[], bool], timeout_seconds: float) -> None:
+    def __init__(
+        self, client: KubeClient, desk: Desk, gate: Gate, *, leads: Callable[[], bool], timeout_seconds: float
+    ) -> None:
         self._client = client
         self._desk = desk
+        self._gate = gate
         self._leads = leads
         self._timeout_seconds = timeout_seconds
-        self._running: dict[str, tuple[str, asyncio.Task[str]]] = {}
+        self._running: dict[str, tuple[str, asyncio.Task[Outcome]]] = {}
 
-    async def bind(self, args: ExtenderBindingArgs) -> str:
-        """Bind a pod; gives "" or the reason why not. A caller that hangs up does not stop an attempt halfway."""
+    async def bind(self, args: ExtenderBindingArgs) -> Outcome:
+        """Bind a pod, or say why not. A caller that hangs up does not stop an attempt halfway."""
         while (running := self._running.get(args.pod_uid)) is not None:
             node, task = running
             result = await asyncio.shield(task)
@@ -87,35 +94,48 @@ class Binder:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _attempt(self, args: ExtenderBindingArgs) -> str:
+    async def _attempt(self, args: ExtenderBindingArgs) -> Outcome:
         uid = args.pod_uid
         if not self._desk.knows(uid):
             problem = await self._learn(args)
-            if problem:
-                return problem
+            if problem is not None:
+                return Outcome(problem)
         plan = self._desk.plan(uid, args.node)
         if isinstance(plan, str):
             log.info("bind_refused", pod=_name(args), node=args.node, reason=plan)
-            return plan
+            return Outcome(plan)
+        if not plan.identity_known:
+            wait_seconds = self._timeout_seconds * 0.5
+            if not await self._gate.pass_through(uid, plan.allocation, seconds=wait_seconds):
+                self._desk.forget(uid)
+                return Outcome(f"node {args.node}: {BUSY}")
+        # The last question before the write: a process that was paused must not act on a leadership it has lost.
         if not self._leads():
             self._desk.forget(uid)
-            return NOT_LEADING
+            return Outcome(NOT_LEADING)
+        return await self._write(args, plan)
+
+    async def _write(self, args: ExtenderBindingArgs, plan: BindingPlan) -> Outcome:
+        started = time.perf_counter()
         try:
             await self._client.bind_pod(
                 args.pod_namespace,
                 args.pod_name,
-                uid=uid,
+                uid=args.pod_uid,
                 node=args.node,
                 annotations=plan.annotations,
                 timeout_seconds=self._timeout_seconds * 0.75,
             )
         except (ApiError, Unreachable) as error:
-            return await self._settle(args, plan, error)
-        self._desk.confirm(uid)
+            problem = await self._settle(args, plan, error)
+            return Outcome(problem, time.perf_counter() - started)
+        api_seconds = time.perf_counter() - started
+        self._desk.confirm(args.pod_uid)
         log.info("bound", pod=_name(args), node=args.node, slices=[s.slice for _, s in plan.allocation.shares()])
-        return ""
+        return Outcome(api_seconds=api_seconds)
 
-    async def _learn(self, args: ExtenderBindingArgs) -> str:
+    async def _learn(self, args: ExtenderBindingArgs) -> str | None:
+        """Read a pod that was not filtered here; gives how the attempt ends already, or None to go on."""
         try:
             pod = await self._read(args)
         except (ApiError, Unreachable) as error:
@@ -123,10 +143,10 @@ class Binder:
         if pod.metadata.uid != args.pod_uid:
             return f"pod {_name(args)} has uid {pod.metadata.uid} now"
         if pod.spec.node_name:
-            self._desk.observe(pod)
+            self._desk.observe_pod(pod)
             return "" if pod.spec.node_name == args.node else f"pod {_name(args)} is bound to {pod.spec.node_name}"
         self._desk.learn(pod)
-        return ""
+        return None
 
     async def _read(self, args: ExtenderBindingArgs) -> Pod:
         return await self._client.get(PODS, args.pod_name, Pod, namespace=args.pod_namespace)
@@ -150,7 +170,7 @@ class Binder:
         if not pod.spec.node_name:
             self._drop(uid, certain=refused)
             return str(error)
-        self._desk.observe(pod)
+        self._desk.observe_pod(pod)
         if pod.spec.node_name != args.node:
             return f"pod {_name(args)} is bound to {pod.spec.node_name}"
         ours = pod.metadata.annotations.get(ALLOCATION) == plan.annotations[ALLOCATION]

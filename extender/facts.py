@@ -38,6 +38,10 @@ class PodFacts:
 
     seen: PodSeen
     labels: Mapping[str, str]
+    admitted: bool = True
+    """The kubelet has taken it (or refused it): its Allocate calls are over."""
+    refused: bool = False
+    """kube-scheduler found no node for it when it last looked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,19 @@ def pod_facts(pod: Pod) -> PodFacts:
         group=group_of(pod),
         created_at=pod.metadata.creation_timestamp or "",
     )
-    return PodFacts(seen, pod.metadata.labels if allocation is not None else _NO_LABELS)
+    return PodFacts(
+        seen,
+        labels=pod.metadata.labels if allocation is not None else _NO_LABELS,
+        admitted=pod.is_terminal or pod.status.start_time is not None,
+        refused=not pod.spec.node_name and _was_refused(pod),
+    )
+
+
+def _was_refused(pod: Pod) -> bool:
+    return any(
+        c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable"
+        for c in pod.status.conditions or ()
+    )
 
 
 def roles_of(pod: Pod) -> tuple[tuple[str, Role], ...]:

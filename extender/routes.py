@@ -14,6 +14,8 @@ import structlog
 from fastapi import FastAPI, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from extender.binding import Outcome
+from extender.metrics import Metrics
 from extender.wire import (
     ExtenderArgs,
     ExtenderBindingArgs,
@@ -42,40 +44,43 @@ class Judge(Protocol):
     def preempt(self, args: ExtenderPreemptionArgs) -> bytes:
         """Give an ExtenderPreemptionResult."""
 
+    def explain(self, namespace: str, name: str) -> bytes | None:
+        """Give the last decision on a pod as JSON, or None if there is none."""
+
 
 class Binds(Protocol):
     """Answers /bind."""
 
-    async def bind(self, args: ExtenderBindingArgs) -> str:
+    async def bind(self, args: ExtenderBindingArgs) -> Outcome:
         """Bind, or say why not."""
-
-
-class Explains(Protocol):
-    """Answers /decisions."""
-
-    def explain(self, namespace: str, name: str) -> bytes | None:
-        """Give the last decision on a pod as JSON, or None if there is none."""
 
 
 class TooLarge(Exception):
     """The body is larger than we read."""
 
 
-def build_app(judge: Judge, binder: Binds, decisions: Explains, *, not_ready: Callable[[], str | None]) -> FastAPI:
+def build_app(judge: Judge, binder: Binds, metrics: Metrics, *, not_ready: Callable[[], str | None]) -> FastAPI:
     """Put the application together. ``not_ready`` gives the reason for a 503, or None."""
+    filter_seconds, prioritize_seconds, bind_seconds = map(metrics.seconds.labels, ("filter", "prioritize", "bind"))
     app = FastAPI(title="gpuslice scheduler extender", docs_url=None, redoc_url=None)
 
     @app.post("/filter")
     async def filter_nodes(request: Request) -> Response:
         """Split candidate nodes into those that fit and those that do not, with reasons (ExtenderArgs)."""
-        body = await read_body(request)
-        return unavailable(not_ready) or answer(judge.filter(args_decoder.decode(body)))
+        args = args_decoder.decode(await read_body(request))
+        if (refusal := unavailable(not_ready)) is not None:
+            return refusal
+        with filter_seconds.time():
+            return answer(judge.filter(args))
 
     @app.post("/prioritize")
     async def prioritize(request: Request) -> Response:
         """Score nodes 0..10 (ExtenderArgs)."""
-        body = await read_body(request)
-        return unavailable(not_ready) or answer(judge.prioritize(args_decoder.decode(body)))
+        args = args_decoder.decode(await read_body(request))
+        if (refusal := unavailable(not_ready)) is not None:
+            return refusal
+        with prioritize_seconds.time():
+            return answer(judge.prioritize(args))
 
     @app.post("/bind")
     async def bind(request: Request) -> Response:
@@ -83,7 +88,12 @@ def build_app(judge: Judge, binder: Binds, decisions: Explains, *, not_ready: Ca
         args = binding_decoder.decode(await read_body(request))
         if (refusal := unavailable(not_ready)) is not None:
             return refusal
-        return answer(msgspec.json.encode(ExtenderBindingResult(await binder.bind(args))))
+        with bind_seconds.time():
+            outcome = await binder.bind(args)
+        metrics.attempts.labels("bind", "refused" if outcome.error else "bound").inc()
+        found = answer(msgspec.json.encode(ExtenderBindingResult(outcome.error)))
+        found.headers["Server-Timing"] = f"api;dur={outcome.api_seconds * 1000:.3f}"
+        return found
 
     @app.post("/preempt")
     async def preempt(request: Request) -> Response:
@@ -94,7 +104,7 @@ def build_app(judge: Judge, binder: Binds, decisions: Explains, *, not_ready: Ca
     @app.get("/decisions/{namespace}/{pod}")
     async def decision(namespace: str, pod: str) -> Response:
         """Tell the last decision on a pod: each node's verdict, each card's score."""
-        found = decisions.explain(namespace, pod)
+        found = judge.explain(namespace, pod)
         if found is None:
             return problem(404, f"no decision on pod {namespace}/{pod} is remembered; it was not asked about lately")
         return answer(found)

@@ -36,17 +36,20 @@ class Waker:
         self._leads = leads
         self._workers = workers
         self._timing = timing
-        self._queue: OrderedDict[str, tuple[PodKey, str]] = OrderedDict()
+        self._queue: OrderedDict[str, tuple[PodKey, str, str]] = OrderedDict()
         self._filled = asyncio.Event()
         self.patches = 0
         """Patches written so far."""
 
-    def wake(self, pods: Iterable[PodKey], why: str) -> None:
-        """Queue pods in the order given; ignored while somebody else leads."""
+    def wake(self, pods: Iterable[PodKey], why: str, *, nominate: str = "") -> None:
+        """Queue pods in the order given; ignored while somebody else leads.
+
+        With ``nominate`` the pod names that node as its nominated one: kube-scheduler tries it before all others.
+        """
         if not self._leads():
             return
         for key in pods:
-            self._queue.setdefault(key.uid, (key, why))
+            self._queue.setdefault(key.uid, (key, why, nominate))
         if self._queue:
             self._filled.set()
 
@@ -61,17 +64,17 @@ class Waker:
             while not self._queue:
                 self._filled.clear()
                 await self._filled.wait()
-            _, (key, why) = self._queue.popitem(last=False)
-            await self._patch(key, why)
+            _, (key, why, nominate) = self._queue.popitem(last=False)
+            await self._patch(key, why, nominate)
 
-    async def _patch(self, key: PodKey, why: str) -> None:
+    async def _patch(self, key: PodKey, why: str, nominate: str) -> None:
         backoff = Backoff(0.1, 2.0, draw=self._timing.draw)
         for _ in range(MAX_ATTEMPTS):
             try:
                 await self._client.patch(
                     PODS,
                     key.name,
-                    self._body(key, why),
+                    self._body(key, why, nominate),
                     namespace=key.namespace,
                     subresource="status",
                     content_type=STRATEGIC_PATCH,
@@ -87,7 +90,7 @@ class Waker:
                 log.debug("pod_woken", pod=str(key), why=why)
                 return
 
-    def _body(self, key: PodKey, why: str) -> dict[str, object]:
+    def _body(self, key: PodKey, why: str, nominate: str) -> dict[str, object]:
         now = self._timing.now().astimezone(UTC)
         # Time to the microsecond in the message: two wake-ups within a second must be two changes.
         condition = {
@@ -97,7 +100,8 @@ class Waker:
             "message": f"{why}; tried again at {_micro(now)}",
             "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
-        return {"metadata": {"uid": key.uid}, "status": {"conditions": [condition]}}
+        nominated = {"nominatedNodeName": nominate} if nominate else {}
+        return {"metadata": {"uid": key.uid}, "status": {"conditions": [condition], **nominated}}
 
 
 def _micro(now: datetime) -> str:

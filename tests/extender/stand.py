@@ -9,8 +9,10 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from prometheus_client import CollectorRegistry
 
-from extender.daemon import Extender, background_tasks, build_application
+from extender.assembly import Extender
+from extender.daemon import background_tasks, build_application
 from extender.settings import ExtenderSettings
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.config import load_cluster_config
@@ -70,13 +72,15 @@ async def standing(server: ApiServer, **settings: Any) -> AsyncIterator[Stand]:
         extender = Extender(chosen, KubeClient(transport))
         listening = open_socket("127.0.0.1:0")
         started = asyncio.Event()
-        serving = serve_http(build_application(extender), listening, stopping, on_started=started.set)
+        serving = serve_http(
+            build_application(extender, CollectorRegistry()), listening, stopping, on_started=started.set
+        )
         task = asyncio.create_task(until_stopped(stopping, serving, *background_tasks(extender)))
         try:
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             await asyncio.wait_for(started.wait(), 5)
             stand = Stand(extender, url, session)
-            await stand.until(lambda: extender.feed.loaded)
+            await stand.until(lambda: extender.leadership.not_ready() is None)
             yield stand
         finally:
             stopping.set()

@@ -1,0 +1,189 @@
+"""From verdict to binding: takes shares in the ledger, and knows which bindings are in doubt.
+
+A binding that was not answered may still be carried out. Its share stays taken until the ledger's deadline, also when
+kube-scheduler tries the pod on another node meanwhile: then the share moves to a second key of the same pod, and is
+dropped once the pod itself has been seen.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from extender.engine import BAD_REQUEST, Engine
+from extender.facts import PodFacts, pod_facts
+from extender.gate import Gate
+from extender.nomination import nominate
+from extender.quotas import QUOTA, of_allocation
+from extender.records import binding_annotations
+from extender.wire import ExtenderPreemptionArgs, ExtenderPreemptionResult
+from gpuslice.devices.allocation import PodAllocation
+from gpuslice.devices.pods import Pod
+from gpuslice.placement import events
+from gpuslice.placement.audit import Overcommitted
+from gpuslice.placement.decide import place
+from gpuslice.placement.events import PodKey
+from gpuslice.placement.explain import judge_cards
+from gpuslice.placement.preempt import Budgets
+from gpuslice.placement.rejection import Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class BindingPlan:
+    """A share taken in the ledger, ready to be written."""
+
+    allocation: PodAllocation
+    annotations: dict[str, str]
+    identity_known: bool = True
+    """The node's kubelet can tell its plugin which pod it admits."""
+
+
+class Promises:
+    """Every way in which a share is taken, kept or given back."""
+
+    def __init__(self, engine: Engine, gate: Gate) -> None:
+        self._engine = engine
+        self._ledger = engine.ledger
+        self._gate = gate
+        self._doubts: dict[str, list[str]] = {}
+        """Pod UID to the second keys under which shares of unanswered bindings are kept."""
+
+    # -- what the watches bring --------------------------------------------------------------------------------------
+
+    def observe(self, event: events.Event) -> None:
+        """Take what the API server says; first settle the doubts that it resolves."""
+        for uid in self._resolved_by(event):
+            for second_key in self._doubts.pop(uid, ()):
+                self._engine.apply(events.Forget(second_key))
+        self._engine.apply(event)
+
+    def observe_pod(self, pod: Pod) -> None:
+        """Take a pod that was read out of turn."""
+        self.note_admission(facts := pod_facts(pod))
+        self.observe(facts.seen)
+
+    def note_admission(self, facts: PodFacts) -> None:
+        """Keep the gate up to date: a bound pod is under way to its kubelet until that has taken it."""
+        uid, allocation = facts.seen.key.uid, facts.seen.allocation
+        if allocation is None or facts.admitted:
+            self._gate.settled(uid)
+        else:
+            self._gate.release(uid, allocation)
+
+    def _resolved_by(self, event: events.Event) -> list[str]:
+        """UIDs in doubt of which the event tells what became."""
+        if not self._doubts:
+            return []
+        match event:
+            case events.PodSeen(key=key, node=node) if node and key.uid in self._doubts:
+                return [key.uid]
+            case events.PodGone(uid=uid) if uid in self._doubts:
+                return [uid]
+            case events.Relist(pods=pods):
+                listed = {pod.key.uid: pod.node for pod in pods}
+                return [uid for uid in self._doubts if listed.get(uid, "gone")]
+            case _:
+                return []
+
+    # -- bind --------------------------------------------------------------------------------------------------------
+
+    def knows(self, uid: str) -> bool:
+        """Whether the pod was filtered here."""
+        return self._engine.dossiers.get(uid) is not None
+
+    def learn(self, pod: Pod) -> None:
+        """Read the request of a pod that was not filtered here; a bad one stays unknown."""
+        dossier = self._engine.dossier(pod)
+        if not isinstance(dossier, tuple):
+            self._engine.dossiers.put(dossier)
+
+    def plan(self, uid: str, node: str) -> BindingPlan | str:
+        """Take a share on the node, or say in words why there is none."""
+        engine, dossier = self._engine, self._engine.dossiers.get(uid)
+        if dossier is None:
+            return BAD_REQUEST
+        held = self._ledger.holdings.get(uid)
+        if held is not None and held.node != node and uid in self._doubts:
+            self._keep_in_doubt(uid)
+        found = place(self._ledger, dossier.request, node, engine.terms.defaults, dossier.asker)
+        if isinstance(found, Rejection):
+            return f"node {node}: {found.reason}"
+        own = None if held is None else of_allocation(held.allocation, held.roles)
+        if engine.quotas.excess(dossier.key.namespace, of_allocation(found, dossier.roles), own):
+            return QUOTA
+        if held is None:
+            cards = judge_cards(self._ledger, dossier.request, node, engine.terms.defaults, dossier.asker)
+            engine.history.placed(dossier.key, found, cards)
+        try:
+            engine.apply(
+                events.Assume(
+                    key=dossier.key,
+                    allocation=found,
+                    now=engine.surroundings.clock(),
+                    roles=dossier.roles,
+                    priority=dossier.priority,
+                    cpu_milli=dossier.asker.cpu_milli,
+                    group=dossier.asker.group,
+                    created_at=dossier.created_at,
+                )
+            )
+        except Overcommitted as error:
+            return f"node {node}: {error}"
+        seconds = int(engine.surroundings.wall_clock())
+        annotations = binding_annotations(found, dossier.containers, engine.families, wall_seconds=seconds)
+        book = self._ledger.book(node)
+        known = book is None or book.cards is None or book.cards.identity_known
+        return BindingPlan(found, annotations, known)
+
+    def confirm(self, uid: str) -> None:
+        """The binding is written."""
+        self._engine.apply(events.Confirm(uid))
+        self._engine.dossiers.drop(uid)
+
+    def forget(self, uid: str) -> None:
+        """The binding is certainly not written and never will be."""
+        self._gate.settled(uid)
+        self._engine.apply(events.Forget(uid))
+
+    def doubt(self, uid: str) -> None:
+        """The binding may still be written: its share stays taken until the deadline, wherever the pod goes next."""
+        self._doubts.setdefault(uid, [])
+
+    def expired(self, key: PodKey) -> None:
+        """The ledger gave an assumed share back; nothing is in doubt any longer."""
+        self._gate.settled(key.uid)
+        self._doubts.pop(key.uid, None)
+
+    def _keep_in_doubt(self, uid: str) -> None:
+        """Move the share of an unanswered binding to a second key, as the pod is about to try another node."""
+        held = self._ledger.holdings[uid]
+        second_keys = self._doubts[uid]
+        second = f"{uid}?{len(second_keys) + 1}"
+        second_keys.append(second)
+        key = PodKey(second, held.key.namespace, held.key.name)
+        self._engine.apply(events.Forget(uid))
+        now = self._engine.surroundings.clock()
+        self._engine.apply(events.Assume(key=key, allocation=held.allocation, now=now, roles=held.roles))
+
+    # -- preempt -----------------------------------------------------------------------------------------------------
+
+    def preempt(self, args: ExtenderPreemptionArgs, budgets: Budgets | None) -> bytes:
+        """Answer /preempt and reserve the share on the node answered."""
+        offered = args.victims()
+        dossier = None if args.pod is None else self._engine.dossier(args.pod)
+        if dossier is None or isinstance(dossier, tuple) or dossier.request.is_empty:
+            return msgspec.json.encode(ExtenderPreemptionResult(offered))
+        self._engine.dossiers.put(dossier)
+        nomination = nominate(self._ledger, dossier, offered, defaults=self._engine.terms.defaults, budgets=budgets)
+        if nomination is None:
+            return msgspec.json.encode(ExtenderPreemptionResult({}))
+        self._engine.apply(
+            events.Reserve(
+                key=dossier.key,
+                allocation=nomination.allocation,
+                victims=nomination.waits_for,
+                now=self._engine.surroundings.clock(),
+                roles=dossier.roles,
+                priority=dossier.priority,
+            )
+        )
+        return msgspec.json.encode(ExtenderPreemptionResult({nomination.node: nomination.victims}))
