@@ -1,12 +1,13 @@
+# ruff: noqa: E402  the footprint must be prepared before large modules are loaded
 """`python -m deviceplugin`."""
 
+from deviceplugin import footprint
+
+footprint.prepare()
+
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
-
-# Before grpc is imported: no fork handlers (we never fork), and no poller threads that wake up for them.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from deviceplugin.daemon import Daemon
 from deviceplugin.settings import PluginSettings

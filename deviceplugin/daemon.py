@@ -5,8 +5,6 @@ devices, register. The API server is not needed for any of this.
 """
 
 import asyncio
-import ctypes
-import gc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
-from deviceplugin import nodeconfig, publishing
+from deviceplugin import footprint, nodeconfig, publishing
 from deviceplugin.audit import Auditor
 from deviceplugin.book import Book, Grant
 from deviceplugin.cards import CardWatch, Intervals, Rules
@@ -40,6 +38,7 @@ from gpuslice.devices.errors import BadConfiguration, GpusliceError
 log = structlog.get_logger(__name__)
 
 _CONFIG_LOOK_SECONDS = 2.0
+_SHRINK_AFTER_SECONDS = (0.5, 5.0, 60.0)
 
 
 class Daemon:
@@ -125,11 +124,17 @@ class Daemon:
                 if self.settings.gpus:
                     group.create_task(self.cards.run())
                 group.create_task(self.follower.run())
-                release_memory()
+                group.create_task(self._shrink())
         finally:
             await self._pod_resources.close()
             await self.cards.close()
             self._lock.release()
+
+    async def _shrink(self) -> None:
+        """Release the start-up's memory once everything has been loaded and connected."""
+        for seconds in _SHRINK_AFTER_SECONDS:
+            await asyncio.sleep(seconds)
+            footprint.release()
 
     # -- offers ---------------------------------------------------------------------------------------------------
 
@@ -237,12 +242,3 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return (status.st_ino, status.st_mtime_ns, status.st_size) if status is not None else None
-
-
-def release_memory() -> None:
-    """Give the pages of the start-up back to the system: module compilation leaves a third of the heap empty."""
-    gc.collect()
-    gc.freeze()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

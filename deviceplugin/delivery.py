@@ -58,11 +58,9 @@ class Delivery:
         directory = self._grants / grant.id
         directory.mkdir(exist_ok=True)
         state = directory / "state"
-        if not state.exists():
-            with state.open("wb") as file:
-                file.truncate(limits.STATE_SIZE)
-            # The container's processes may run as any user; the directory itself is read-only to them.
-            state.chmod(0o666)
+        with contextlib.suppress(FileExistsError):
+            # Any user of the container may write it; the directory around it is read-only to them.
+            limits.create_state(state)
         self.record(grant)
 
     def record(self, grant: Grant) -> None:
@@ -80,7 +78,8 @@ class Delivery:
         self.prepare(grant)
         path = self._grants / grant.id / "limits"
         if device_limits:
-            limits.write_limits(path, list(device_limits))
+            if not _says(path, device_limits):
+                limits.write_limits(path, device_limits)
         else:
             path.unlink(missing_ok=True)
         if edits is not None:
@@ -106,6 +105,17 @@ class Delivery:
         for grant_id in strays - known:
             self.remove(grant_id)
         return len(strays - known)
+
+
+def _says(path: Path, wanted: Sequence[limits.DeviceLimit]) -> bool:
+    """Tell whether the file already holds these limits; a damaged one is removed, so that it is written anew."""
+    try:
+        return limits.read_limits(path) == tuple(wanted)
+    except FileNotFoundError:
+        return False
+    except (OSError, limits.BadLimitsFile):
+        path.unlink(missing_ok=True)
+        return False
 
 
 def _replace(path: Path, content: bytes) -> None:

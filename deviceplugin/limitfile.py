@@ -1,8 +1,16 @@
 """The records of a grant's limits file."""
 
+from collections.abc import Mapping
+
 from deviceplugin.book import Grant
 from gpuslice.devices import limits
 from gpuslice.devices.allocation import SliceShare
+
+_POLICIES: Mapping[str, limits.CorePolicy] = {
+    "hard": limits.CorePolicy.HARD,
+    "soft": limits.CorePolicy.SOFT,
+    "off": limits.CorePolicy.OFF,
+}
 
 
 def limits_of(grant: Grant, core_policy: str) -> list[limits.DeviceLimit]:
@@ -18,8 +26,7 @@ def limits_of(grant: Grant, core_policy: str) -> list[limits.DeviceLimit]:
             uuid=uuid,
             memory_mib=share.memory_mib,
             core_percent=share.core_percent,
-            core_policy=core_policy if share.core_percent else "off",
-            priority=0,
+            core_policy=_POLICIES[core_policy if share.core_percent else "off"],
         )
         for uuid, share in by_card.items()
     ]

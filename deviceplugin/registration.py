@@ -27,6 +27,7 @@ from deviceplugin.backend import Backend
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.servicer import OPTIONS, DevicePluginServicer, Streams
 from deviceplugin.watchdir import DirectoryWatch
+from gpuslice.devices.errors import BadConfiguration
 from gpuslice.proto.deviceplugin.v1beta1 import api_pb2 as pb
 from gpuslice.proto.deviceplugin.v1beta1 import api_pb2_grpc as rpc
 
@@ -34,6 +35,8 @@ log = structlog.get_logger()
 
 API_VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
+# sun_path of a Unix socket address.
+_LONGEST_SOCKET_PATH = 107
 _REGISTER_SECONDS = 12.0
 _STREAM_OPENS_SECONDS = 5.0
 _STOP_SECONDS = 1.0
@@ -46,7 +49,7 @@ _incarnations = iter(range(1, 1 << 62))
 
 def socket_prefix(resource: str) -> str:
     """Return the beginning of the names of this resource's sockets."""
-    return f"gpuslice-{re.sub(r'[^a-z0-9]+', '-', resource.lower())}-"
+    return f"gs-{re.sub(r'[^a-z0-9]+', '-', resource.lower())}-"
 
 
 @dataclass(slots=True)
@@ -64,6 +67,12 @@ class Registrar:
     """Owns the socket and the registration of one backend. Run `run` as a task; cancel it to stop cleanly."""
 
     def __init__(self, backend: Backend, directory: Path, metrics: PluginMetrics) -> None:
+        longest = directory / f"{socket_prefix(backend.resource)}4194304-99999.sock"
+        if len(bytes(longest)) > _LONGEST_SOCKET_PATH:
+            raise BadConfiguration(
+                "command line", "--device-plugin-dir", f"{longest} is longer than {_LONGEST_SOCKET_PATH} bytes",
+                "use a shorter directory",
+            )  # fmt: skip
         self._backend = backend
         self._directory = directory
         self._metrics = metrics

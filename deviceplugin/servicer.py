@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import grpc
 import structlog
 
-from deviceplugin.backend import Backend, Edits, Refused
+from deviceplugin.backend import Backend, Edits
 from deviceplugin.devicelist import Device
 from deviceplugin.metrics import PluginMetrics
 from gpuslice.devices.errors import GpusliceError
@@ -140,7 +140,7 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
         started = time.perf_counter()
         try:
             await self._backend.pre_start(list(request.devices_ids))
-        except Refused as error:
+        except (GpusliceError, OSError) as error:
             log.warning("start_refused", ids=sorted(request.devices_ids), error=str(error))
             self._metrics.refusals.labels(self._backend.resource, "prestart").inc()
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error)[:_MAX_TEXT])

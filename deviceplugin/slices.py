@@ -88,7 +88,11 @@ class SliceBackend:
         exact = grant.ids == {share.slice for share in grant.shares}
         node.metrics.steered.labels(self.resource, "exact" if exact else "other").inc()
         strategy = node.settings.device_list_strategy
-        node.delivery.prepare(grant)
+        try:
+            node.delivery.prepare(grant)
+        except OSError as error:
+            # An error here would fail the pod for good; PreStartContainer tries again and can be repeated.
+            log.error("grant_not_prepared", grant=grant.id, error=str(error))
         edits = sharing.describe(grant, node.offers, node.settings, node.delivery.paths(grant.id))
         log.info("allocated", pod=grant.pod, container=grant.container, grant=grant.id, identity=grant.identity.value)
         return sharing.allocate_answer(grant, edits, strategy)
@@ -216,7 +220,7 @@ class SliceBackend:
             node.metrics.guarded.labels(self.resource, "overload").inc()
             raise Refused(problem)
         try:
-            if await node.guard.until_left((*slices, *sorted(grant.ids)), tenant):
+            if await node.guard.until_left(slices, tenant):
                 node.metrics.guarded.labels(self.resource, "waited").inc()
         except Refused:
             node.metrics.guarded.labels(self.resource, "lingering").inc()
@@ -225,7 +229,8 @@ class SliceBackend:
 
     def _deliver(self, grant: Grant) -> None:
         node = self._node
-        node.guard.delivered((*(s.slice for s in grant.shares), *grant.ids), Owner(grant.uid, grant.pod))
+        # The kubelet's IDs may differ from the slices (it may ignore a preference): what is on the card counts.
+        node.guard.delivered((share.slice for share in grant.shares), Owner(grant.uid, grant.pod))
         node.put_in_place(grant)
 
     # -- start of the daemon --------------------------------------------------------------------------------------

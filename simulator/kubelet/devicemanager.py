@@ -48,7 +48,7 @@ class Endpoint:
     stream: asyncio.Task[None] | None = None
 
     @property
-    def stub(self) -> rpc.DevicePluginAsyncStub:
+    def stub(self) -> "rpc.DevicePluginAsyncStub":
         """The plugin's calls."""
         if self.channel is None or self.stopped_at is not None:
             raise AdmissionFailed(f"cannot allocate unregistered device {self.resource}")

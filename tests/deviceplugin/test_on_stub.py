@@ -1,0 +1,149 @@
+"""Pods on a whole node: stub kubelet and plugin over real sockets, containers as real processes."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.nodeconfig import NodeSettings
+from gpuslice.devices.inventory import slice_id
+from simulator.kubelet.kubelet import Behaviour
+from simulator.kubelet.rig import FAST, Ask, Rig, gpu, node_rig, pod, quick
+
+pytestmark = pytest.mark.anyio
+
+
+def at(card: int, number: int) -> str:
+    return slice_id(gpu(card), number)
+
+
+@pytest.fixture
+async def rig(short_path: Path) -> AsyncIterator[Rig]:
+    async with node_rig(short_path) as started:
+        yield started
+
+
+async def test_two_containers_get_their_own_cards_in_the_schedulers_order(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("a", (at(2, 7), at(0, 1)), 3000, 30), Ask("b", (at(1, 0),), 500)))
+    await rig.running(uid)
+    assert (rig.cards(uid, "a"), rig.cards(uid, "b")) == ([gpu(2), gpu(0)], [gpu(1)])
+    assert rig.env(uid, "a")["CUDA_DEVICE_MEMORY_LIMIT_1"] == "3000m"
+    assert rig.env(uid, "a")["CUDA_DEVICE_SM_LIMIT"] == "30"
+    assert "CUDA_DEVICE_SM_LIMIT" not in rig.env(uid, "b")
+    held = {container: assignment.ids for (_, container, _), assignment in rig.kubelet.manager.assignments.items()}
+    assert held == {"a": {at(2, 7), at(0, 1)}, "b": {at(1, 0)}}
+    assert rig.plugin.count("identity_total", resource="nvidia.com/gpu", layer="known") == 2
+
+
+async def test_equal_pods_that_arrive_together_are_told_apart(rig: Rig) -> None:
+    uids = [rig.api.create(pod(f"p{n}", Ask("c", (at(n % 4, n // 4),), 1000 + n))) for n in range(20)]
+    await rig.running(*uids)
+    assert [rig.cards(uid, "c") for uid in uids] == [[gpu(n % 4)] for n in range(20)]
+    assert [rig.env(uid, "c")["CUDA_DEVICE_MEMORY_LIMIT_0"] for uid in uids] == [f"{1000 + n}m" for n in range(20)]
+    assert rig.plugin.count("identity_total", resource="nvidia.com/gpu", layer="known") == 20
+
+
+@pytest.mark.parametrize("strategy", ["cdi-cri", "cdi-annotations", "envvar", "volume-mounts"])
+async def test_every_list_strategy_names_the_right_card(short_path: Path, strategy: str) -> None:
+    settings = NodeSettings(device_list_strategy=strategy)  # type: ignore[arg-type]  # rows are text
+    async with node_rig(short_path, settings=settings) as rig:
+        uid = rig.api.create(pod("p", Ask("c", (at(3, 2),))))
+        await rig.running(uid)
+        if strategy == "volume-mounts":
+            mounts = [mount.inside for mount in rig.kubelet.container(uid, "c").creation.mounts]
+            assert f"/var/run/nvidia-container-devices/{gpu(3)}" in mounts
+        else:
+            assert rig.cards(uid, "c") == [gpu(3)]
+
+
+async def test_with_cdi_a_kubelet_that_ignores_preferences_still_gets_every_container_its_card(
+    short_path: Path,
+) -> None:
+    behaviour = Behaviour(seed=5, honour_preferences=False, pace=FAST)
+    async with node_rig(short_path, behaviour=behaviour) as rig:
+        uids = [rig.api.create(pod(f"p{n}", Ask("c", (at(n % 4, n // 4),)))) for n in range(12)]
+        await rig.running(*uids)
+        assert [rig.cards(uid, "c") for uid in uids] == [[gpu(n % 4)] for n in range(12)]
+        assert rig.plugin.count("steered_total", resource="nvidia.com/gpu", outcome="other") > 0
+
+
+async def test_init_and_sidecar_containers_reuse_ids_and_each_gets_its_own_share(rig: Rig) -> None:
+    asks = (
+        quick(Ask("i1", (at(0, 0), at(1, 0)), 8000, init=True)),
+        Ask("s", (at(0, 0),), 1000, sidecar=True),
+        quick(Ask("i2", (at(1, 0),), 4000, init=True)),
+        Ask("c1", (at(1, 0),), 2000),
+        Ask("c2", (at(2, 0), at(3, 0)), 3000),
+    )
+    uid = rig.api.create(pod("p", *asks))
+    await rig.running(uid)
+    seen = {ask.name: (rig.cards(uid, ask.name), rig.env(uid, ask.name)["CUDA_DEVICE_MEMORY_LIMIT_0"]) for ask in asks}
+    assert seen == {
+        "i1": ([gpu(0), gpu(1)], "8000m"),
+        "s": ([gpu(0)], "1000m"),
+        "i2": ([gpu(1)], "4000m"),
+        "c1": ([gpu(1)], "2000m"),
+        "c2": ([gpu(2), gpu(3)], "3000m"),
+    }
+    assert rig.plugin.count("identity_total", resource="nvidia.com/gpu", layer="reused") == 3
+
+
+async def test_a_restarted_container_keeps_its_grant_without_a_new_allocate(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),), command=("sleep", "0.2")), restart_policy="Always"))
+    await rig.running(uid)
+    first = rig.env(uid, "c")["GPUSLICE_GRANT"]
+    await rig.api.until(lambda: len(rig.kubelet.runtime.history) >= 3)
+    assert {item.creation.env["GPUSLICE_GRANT"] for item in rig.kubelet.runtime.history} == {first}
+    assert len(rig.kubelet.manager.timing.allocate) == 1
+
+
+async def test_a_pod_that_the_scheduler_did_not_place_fails_with_a_remedy(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),)), reserved=False))
+    await rig.api.until(lambda: rig.api.phase(uid) == "Failed")
+    assert "set spec.schedulerName to gpuslice-scheduler" in rig.api.status(uid)["message"]
+
+
+async def test_a_pod_reserved_on_another_node_is_refused(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),)), node="n2"))
+    await rig.api.until(lambda: rig.api.phase(uid) == "Failed")
+    assert "has a reservation on node n2, not on n1" in rig.api.status(uid)["message"]
+
+
+async def test_unmanaged_pods_are_allowed_a_plain_share_but_never_anothers(short_path: Path) -> None:
+    async with node_rig(short_path, settings=NodeSettings(unmanaged="allow")) as rig:
+        ours = rig.api.create(pod("ours", Ask("c", (at(1, 1),), 7000)))
+        theirs = rig.api.create(pod("theirs", Ask("c", (at(0, 0),)), reserved=False))
+        await rig.running(ours, theirs)
+        assert rig.env(ours, "c")["CUDA_DEVICE_MEMORY_LIMIT_0"] == "7000m"
+        assert rig.env(theirs, "c")["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4000m"
+
+
+async def test_a_deleted_pods_files_go_when_its_processes_have_gone(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),))))
+    await rig.running(uid)
+    grant = rig.env(uid, "c")["GPUSLICE_GRANT"]
+    rig.api.delete(uid, 0)
+    await rig.api.until(lambda: not (rig.plugin.state / "grants" / grant).exists())
+    assert not list(rig.kubelet.layout.cdi.glob("*.json"))
+
+
+async def test_a_force_deleted_pods_successor_waits_for_the_last_process(rig: Rig) -> None:
+    stubborn = Ask("c", (at(1, 1),), command=("sh", "-c", "trap '' TERM; sleep 1000 & wait; wait"))
+    first = rig.api.create(pod("p1", stubborn))
+    await rig.running(first)
+    rig.api.force_delete(first)
+    second = rig.api.create(pod("p2", Ask("c", (at(1, 1),))))
+    await rig.running(second)
+    old, new = rig.kubelet.container(first, "c"), rig.kubelet.container(second, "c")
+    assert old.finished_at is not None
+    assert new.started_at >= old.finished_at
+    assert rig.plugin.count("guarded_total", resource="nvidia.com/gpu", outcome="waited") == 1
+
+
+async def test_the_limits_directory_is_read_only_but_for_the_state_file(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),))))
+    await rig.running(uid)
+    mounts = {m.inside: m for m in rig.kubelet.container(uid, "c").creation.mounts}
+    assert {inside for inside, mount in mounts.items() if not mount.read_only} == {"/var/run/gpuslice/state"}
+    assert os.stat(mounts["/var/run/gpuslice"].host).st_mode & 0o022 == 0
