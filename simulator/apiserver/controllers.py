@@ -76,7 +76,7 @@ class Controllers:
             if next(collection.select(namespace, selectors.EVERYTHING), None) is not None:
                 return
         obj = entry.decode()
-        obj["spec"].pop("finalizers", None)
+        obj.get("spec", {}).pop("finalizers", None)
         if obj["metadata"].get("finalizers"):
             self._state.store.put(_NAMESPACES, obj)
         else:
@@ -88,20 +88,10 @@ class Controllers:
             resource = self._resource(collection)
             if resource is None:
                 continue
-            for entry in self._dependents(collection, owner_uid):
+            for entry in collection.owned_by(owner_uid):
                 owners = [o for o in entry.decode()["metadata"]["ownerReferences"] if o.get("uid") != owner_uid]
                 if not owners:
                     await self._delete(resource, entry, {"propagationPolicy": "Background"})
-
-    @staticmethod
-    def _dependents(collection: Collection, owner_uid: str) -> list[Entry]:
-        needle = owner_uid.encode()
-        return [
-            entry
-            for entry in list(collection.entries.values())
-            if needle in entry.tail
-            and any(o.get("uid") == owner_uid for o in entry.decode()["metadata"].get("ownerReferences") or [])
-        ]
 
     async def _orphan_or_wait(self, resource: Resource, obj: Object) -> None:
         """Carry out foreground and orphan deletion, then lift the finalizer."""
@@ -111,7 +101,7 @@ class Controllers:
             self._orphan(meta["uid"])
         elif deletion.FOREGROUND in finalizers:
             await self._collect(meta["uid"])
-            if any(self._dependents(collection, meta["uid"]) for collection in self._state.store.collections()):
+            if any(collection.owned_by(meta["uid"]) for collection in self._state.store.collections()):
                 return
         else:
             return
@@ -129,7 +119,7 @@ class Controllers:
 
     def _orphan(self, owner_uid: str) -> None:
         for collection in self._state.store.collections():
-            for entry in self._dependents(collection, owner_uid):
+            for entry in collection.owned_by(owner_uid):
                 obj = entry.decode()
                 kept = [o for o in obj["metadata"]["ownerReferences"] if o.get("uid") != owner_uid]
                 obj["metadata"]["ownerReferences"] = kept

@@ -22,6 +22,10 @@ _RETURN_OBJECT = frozenset(
         ("", "persistentvolumes"),
         ("", "persistentvolumeclaims"),
         ("", "services"),
+        ("batch", "jobs"),
+        ("storage.k8s.io", "storageclasses"),
+        ("storage.k8s.io", "csinodes"),
+        ("apiextensions.k8s.io", "customresourcedefinitions"),
     }
 )
 

@@ -140,6 +140,12 @@ def internal(message: str) -> StatusError:
     )
 
 
+class Raw(str):
+    """A value that messages show as it is, without quotes."""
+
+    __slots__ = ()
+
+
 class FieldError:
     """One broken field rule, as k8s.io/apimachinery/pkg/util/validation/field words it."""
 
@@ -176,7 +182,9 @@ class FieldError:
         words = self._WORDS[self.kind]
         if self.kind in {"Required", "Forbidden", "TooLong"}:
             return f"{words}: {self.detail}" if self.detail else words
-        shown = f'"{self.value}"' if isinstance(self.value, str) else _shown(self.value)
+        shown = (
+            f'"{self.value}"' if isinstance(self.value, str) and not isinstance(self.value, Raw) else _shown(self.value)
+        )
         return f"{words}: {shown}: {self.detail}" if self.detail else f"{words}: {shown}"
 
     def text(self) -> str:

@@ -17,6 +17,7 @@ from simulator.apiserver import (
     reads,
     reviews,
     strategic,
+    strategies,
     subresources,
     tables,
     writes,
@@ -107,7 +108,7 @@ class Api:
     async def _read(self, request: Request, call: Call) -> Response | None:
         if call.resource.verbs == ("create",):
             raise failures.method_not_supported()
-        if request.flag("watch") or call.target.watch:
+        if call.target.watch or (request.flag("watch") and not call.name):
             await self._watches.serve(call, request)
             return None
         if not call.name:
@@ -154,7 +155,8 @@ class Api:
             found, _ = await writes.update(self._state, call, lambda obj: subresources.apply_scale(obj, body))
             return _json(200, subresources.show_scale(found), call)
         writes.check_put(self._state, call, body)
-        found, created = await writes.update(self._state, call, writes.replacement(body))
+        creates = call.storage in strategies.CREATED_BY_PUT and not call.target.subresource
+        found, created = await writes.update(self._state, call, writes.replacement(body), create_missing=creates)
         return _json(201 if created else 200, found, call)
 
     async def _patch(self, request: Request, call: Call) -> Response:

@@ -5,6 +5,7 @@ server can notice is here; a field that nobody checks is stored as it came.
 """
 
 import copy
+import itertools
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -21,23 +22,23 @@ _POD_DEFAULTS: tuple[tuple[str, object], ...] = (
     ("terminationGracePeriodSeconds", 30),
     ("dnsPolicy", "ClusterFirst"),
     ("schedulerName", "default-scheduler"),
-    ("enableServiceLinks", True),
 )
 
 
-def default_pod_spec(spec: Object) -> None:
-    """Fill in a pod spec's defaults, in pods and in the templates of workloads."""
+def default_pod_spec(spec: Object, *, template: bool = False) -> None:
+    """Fill in a pod spec's defaults, in pods and in the templates of workloads (which leave out one)."""
     for key, value in _POD_DEFAULTS:
         if spec.get(key) is None:
             spec[key] = value
-    if spec.get("securityContext") is None:
-        spec["securityContext"] = {}
+    spec["securityContext"] = spec.get("securityContext") or {}
+    if not template:
+        spec.setdefault("enableServiceLinks", True)
+    if spec.get("schedulingGates") == []:
+        del spec["schedulingGates"]
     if spec.get("serviceAccountName"):
         spec["serviceAccount"] = spec["serviceAccountName"]
-    for field in CONTAINER_LISTS:
-        for container in spec.get(field) or []:
-            if isinstance(container, dict):
-                _default_container(container)
+    for container in itertools.chain.from_iterable(spec.get(field) or [] for field in CONTAINER_LISTS):
+        _default_container(container)
     for volume in spec.get("volumes") or []:
         _default_volume(volume)
 

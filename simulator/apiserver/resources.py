@@ -149,6 +149,7 @@ TYPES: tuple[Resource, ...] = tuple(found for row in _TABLE for found in _types(
 GENERATIONS = frozenset(
     {
         ("", "pods"),
+        ("", "podtemplates"),
         ("", "replicationcontrollers"),
         ("apps", "daemonsets"),
         ("apps", "deployments"),

@@ -38,6 +38,8 @@ class Entry:
     tail: bytes
     labels: Mapping[str, str]
     fields: Mapping[str, str]
+    owners: tuple[str, ...] = ()
+    """UIDs in metadata.ownerReferences."""
 
     @property
     def key(self) -> str:
@@ -61,6 +63,7 @@ def encode_entry(storage: Storage, obj: Object, revision: int) -> Entry:
         tail=b"," + _encoder.encode(body)[1:],
         labels=meta.get("labels") or {},
         fields=selectors.field_values(storage, obj),
+        owners=tuple(owner.get("uid", "") for owner in meta.get("ownerReferences") or ()),
     )
 
 
@@ -127,6 +130,7 @@ class Collection:
         self._keys: list[str] = []
         self._history: collections.deque[Change] = collections.deque()
         self._history_limit = history
+        self._owned: dict[str, set[str]] = {}
         self._watchers: dict[Subscription, None] = {}
         self._pinned: dict[tuple[str, str], dict[Subscription, None]] = {}
 
@@ -140,11 +144,26 @@ class Collection:
             if change.previous is None:
                 bisect.insort(self._keys, key)
             self.entries[key] = change.entry
+        self._note_owners(change)
         self._history.append(change)
         if len(self._history) > self._history_limit:
             self.compacted = self._history.popleft().revision
         for watcher in self._interested(change):
             watcher.offer(change)
+
+    def _note_owners(self, change: Change) -> None:
+        key = change.entry.key
+        for uid in change.previous.owners if change.previous else ():
+            self._owned[uid].discard(key)
+            if not self._owned[uid]:
+                del self._owned[uid]
+        if change.type != "DELETED":
+            for uid in change.entry.owners:
+                self._owned.setdefault(uid, set()).add(key)
+
+    def owned_by(self, uid: str) -> list[Entry]:
+        """Return the objects that name an owner, in key order."""
+        return [self.entries[key] for key in sorted(self._owned.get(uid, ()))]
 
     def _interested(self, change: Change) -> list[Subscription]:
         found = list(self._watchers)

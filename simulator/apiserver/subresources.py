@@ -15,23 +15,23 @@ async def bind(state: State, call: Call, binding: Object) -> Object:
     """Assign a pod to a node: one write sets spec.nodeName and merges the Binding's annotations and labels."""
     meta = binding.get("metadata") or {}
     if meta.get("name") and meta["name"] != call.name:
-        raise failures.bad_request("the name in the binding object does not match the pod")
+        raise failures.bad_request("name in URL does not match name in Binding object")
     target = binding.get("target") or {}
-    problems = []
+    problem = None
     if target.get("kind") not in {None, "", "Node", "Minion"}:
-        problems.append(
-            failures.FieldError("NotSupported", "target.kind", target["kind"], 'supported values: "Node", "<empty>"')
+        problem = failures.FieldError(
+            "NotSupported", "target.kind", target["kind"], 'supported values: "Node", "<empty>"'
         )
-    if not target.get("name"):
-        problems.append(failures.FieldError("Required", "target.name"))
-    if problems:
-        raise failures.invalid("Binding", "", meta.get("name", ""), problems)
+    elif not target.get("name"):
+        problem = failures.FieldError("Required", "target.name")
+    if problem is not None:
+        raise failures.StatusError(500, "", problem.text())  # as the real server answers
     if state.admission is not None:
         binding = await state.admission.mutate(call, "CREATE", binding, None) or binding
         await state.admission.validate(call, "CREATE", binding, None)
         meta = binding.get("metadata") or {}
     old = call.show(writes.existing(state, call))
-    _check_bindable(old, meta, call.name)
+    _check_bindable(call, old, meta)
     if not call.dry_run:
         pod = copy.deepcopy(old)
         _assign(state, pod, meta, target["name"])
@@ -39,12 +39,12 @@ async def bind(state: State, call: Call, binding: Object) -> Object:
     return dict(_SUCCESS)
 
 
-def _check_bindable(pod: Object, meta: Object, name: str) -> None:
-    found = pod["metadata"]
+def _check_bindable(call: Call, pod: Object, meta: Object) -> None:
+    found, name = pod["metadata"], call.name
     for field, words in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         if meta.get(field) and meta[field] != found[field]:
-            why = f"Precondition failed: {words} in precondition: {meta[field]}, {words} in object meta: {found[field]}"
-            raise failures.conflict("pods/binding", "", name, why)
+            why = f"{words} in precondition: {meta[field]}, {words} in object meta: {found[field]}"
+            raise writes.failed_precondition(call, why)
     spec = pod["spec"]
     if found.get("deletionTimestamp"):
         raise failures.conflict("pods/binding", "", name, f"pod {name} is being deleted, cannot be assigned to a host")
@@ -58,9 +58,8 @@ def _check_bindable(pod: Object, meta: Object, name: str) -> None:
 
 def _assign(state: State, pod: Object, meta: Object, node: str) -> None:
     pod["spec"]["nodeName"] = node
-    for field in ("annotations", "labels"):
-        if meta.get(field):
-            pod["metadata"][field] = (pod["metadata"].get(field) or {}) | meta[field]
+    if meta.get("annotations"):
+        pod["metadata"]["annotations"] = (pod["metadata"].get("annotations") or {}) | meta["annotations"]
     condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": state.now()}
     pods.set_condition(pod, condition)
 
@@ -74,10 +73,28 @@ async def evict(state: State, call: Call, eviction: Object) -> Object:
     ending = (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed", "Pending"}
     if not ending and not pod["metadata"].get("deletionTimestamp"):
         _spend_budget(state, call, pod)
+    if not call.dry_run:
+        _mark_evicted(state, call, pod)
     target = Target("", "v1", "pods", call.namespace, call.name)
     deleting = Call(call.resource, target, call.user, call.groups, call.dry_run)
     await deletion.delete(state, deleting, eviction.get("deleteOptions") or {})
     return dict(_SUCCESS)
+
+
+def _mark_evicted(state: State, call: Call, pod: Object) -> None:
+    """Say in the pod's conditions why it ends; pods that vanish at once are not marked."""
+    if not (pod.get("spec") or {}).get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+        return
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": state.now(),
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+    }
+    pods.set_condition(pod, condition)
+    state.store.put(call.storage, pod)
 
 
 def _spend_budget(state: State, call: Call, pod: Object) -> None:
@@ -95,6 +112,9 @@ def _spend_budget(state: State, call: Call, pod: Object) -> None:
             status = budget["status"]
             status["disruptionsAllowed"] -= 1
             status.setdefault("disruptedPods", {})[call.name] = state.now()
+            if not status["disruptionsAllowed"]:
+                condition: Object = {"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods"}
+                pods.set_condition(budget, condition | {"message": "", "lastTransitionTime": state.now()})
             state.store.put(storage, budget)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from gpuslice.devices.errors import BadQuantity
-from simulator.apiserver import apply, calls, failures, quantities, strategies
+from simulator.apiserver import apply, calls, failures, names, quantities, strategies
 from simulator.apiserver.calls import Call, State
 from simulator.apiserver.failures import Object
 from simulator.apiserver.resources import GENERATIONS
@@ -135,7 +135,7 @@ async def create(state: State, call: Call, obj: Object) -> Object:
     if call.storage == ("", "pods"):
         obj.setdefault("spec", {})
     strategy.prepare_create(obj)
-    _raise_invalid(call, obj, strategies.validate_metadata(call.storage, obj["metadata"]) + strategy.validate(obj))
+    _raise_invalid(call, obj, names.validate_metadata(call.storage, obj["metadata"]) + strategy.validate(obj))
     if state.admission is not None:
         await state.admission.validate(call, "CREATE", obj, None)
     if state.store.get(call.storage, call.namespace, obj["metadata"]["name"]) is not None:
@@ -187,6 +187,10 @@ async def update(
         old = call.show(entry)
         new = transform(copy.deepcopy(old))
         wanted = _check_identity(call, new, old)
+        if not wanted and call.storage in strategies.CONDITIONAL_ONLY:
+            detail = "must be specified for an update"
+            problem = failures.FieldError("Invalid", "metadata.resourceVersion", 0, detail)
+            raise failures.invalid(call.resource.plural, call.resource.group, call.name, [problem])
         result = await _update_once(state, call, new, old)
         if call.applying:
             result["metadata"]["managedFields"] = new["metadata"].get("managedFields") or []
@@ -237,7 +241,7 @@ async def _update_once(state: State, call: Call, new: Object, old: Object) -> Ob
         new = await state.admission.mutate(call, "UPDATE", new, old) or new
         _default(call, strategy, new)
     new = _keep_other_parts(call, strategy, new, old)
-    problems = strategies.validate_metadata(call.storage, new["metadata"])
+    problems = names.validate_metadata(call.storage, new["metadata"]) + _new_finalizers(new, old)
     if not call.target.subresource:
         problems += strategy.validate_update(new, old)
     if call.storage != ("", "pods"):
@@ -248,21 +252,28 @@ async def _update_once(state: State, call: Call, new: Object, old: Object) -> Ob
     return new
 
 
+def _new_finalizers(new: Object, old: Object) -> list[failures.FieldError]:
+    if not old["metadata"].get("deletionTimestamp"):
+        return []
+    before = old["metadata"].get("finalizers") or []
+    added = [item for item in new["metadata"].get("finalizers") or [] if item not in before]
+    if not added:
+        return []
+    listed = ", ".join(f'"{item}"' for item in added)
+    detail = "no new finalizers can be added if the object is being deleted, found new finalizers []string"
+    detail += "{" + listed + "}"
+    return [failures.FieldError("Forbidden", "metadata.finalizers", None, detail)]
+
+
 def _keep_other_parts(call: Call, strategy: strategies.Strategy, new: Object, old: Object) -> Object:
     """Undo what this call may not change, and count the generation."""
     if call.target.subresource == "status":
-        meta = dict(old["metadata"])
-        if call.storage in {("", "pods"), ("", "nodes"), ("", "namespaces")} or not call.resource.custom:
-            for field in ("labels", "annotations", "finalizers"):
-                if field in new["metadata"]:
-                    meta[field] = new["metadata"][field]
-                else:
-                    meta.pop(field, None)
-        new = {**old, "metadata": meta, "status": new.get("status") or {}}
-    elif strategy.status and not call.target.subresource:
-        new.pop("status", None)
-        if "status" in old:
-            new["status"] = old["status"]
+        new = _status_only(call, new, old)
+    elif not call.target.subresource:
+        for part in (*strategy.keep, *(("status",) if strategy.status else ())):
+            new.pop(part, None)
+            if part in old:
+                new[part] = old[part]
     meta, before = new["metadata"], old["metadata"]
     for field in _SERVER_FIELDS:
         if field in before:
@@ -272,6 +283,18 @@ def _keep_other_parts(call: Call, strategy: strategies.Strategy, new: Object, ol
     if "generation" in before and _spec(new) != _spec(old):
         meta["generation"] = before["generation"] + 1
     return new
+
+
+def _status_only(call: Call, new: Object, old: Object) -> Object:
+    """Take the status from a write to /status, and of built-in types labels, annotations and finalizers too."""
+    meta = dict(old["metadata"])
+    if not call.resource.custom:
+        for field in ("labels", "annotations", "finalizers"):
+            if field in new["metadata"]:
+                meta[field] = new["metadata"][field]
+            else:
+                meta.pop(field, None)
+    return {**old, "metadata": meta, "status": new.get("status") or {}}
 
 
 def _spec(obj: Object) -> Object:
@@ -309,8 +332,14 @@ def check_put(state: State, call: Call, body: Object) -> None:
         return
     found = entry.decode()["metadata"]["uid"]
     if meta["uid"] != found:
-        why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {found}"
-        raise failures.conflict(call.resource.plural, call.resource.group, call.name, why)
+        raise failed_precondition(call, f"UID in precondition: {meta['uid']}, UID in object meta: {found}")
+
+
+def failed_precondition(call: Call, why: str) -> failures.StatusError:
+    """409 in the words of the real server's storage layer."""
+    key = "/".join(part for part in (call.resource.plural, call.namespace, call.name) if part)
+    said = f"StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, AdditionalErrorMsg: "
+    return failures.conflict(call.resource.plural, call.resource.group, call.name, f"{said}Precondition failed: {why}")
 
 
 def replacement(body: Object) -> Transform:
