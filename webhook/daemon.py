@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -17,8 +16,6 @@ from webhook.routes import make_app
 from webhook.settings import WebhookSettings
 
 log = structlog.get_logger(__name__)
-
-POLICY_POLL_SECONDS = 5.0
 
 
 class CurrentAdmission:
@@ -40,10 +37,10 @@ class CurrentAdmission:
             self.now = Admission(self._families, policy)
             log.info("policy_reloaded", file=str(self._settings.namespace_policy))
 
-    async def follow(self, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    async def follow(self) -> None:
         """Refresh until cancelled."""
         while True:
-            await sleep(POLICY_POLL_SECONDS)
+            await asyncio.sleep(self._settings.policy_poll_seconds)
             self.refresh()
 
 
@@ -77,6 +74,6 @@ async def serve(settings: WebhookSettings, stopping: asyncio.Event) -> None:
         await until_stopped(
             stopping,
             serve_http(app, listening, stopping, tls=certificate.context, on_started=on_started),
-            certificate.follow(),
+            certificate.follow(sleep=lambda _: asyncio.sleep(settings.certificate_poll_seconds)),
             current.follow(),
         )

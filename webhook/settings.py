@@ -37,6 +37,8 @@ class WebhookSettings(DaemonSettings):
     )
     runtime_class: Annotated[str, Flag("runtimeClassName for pods with devices that name none")] = ""
     namespace_policy: Annotated[Path | None, Flag("YAML with defaults and ceilings by namespace; followed")] = None
+    certificate_poll_seconds: Annotated[float, Flag("how often the certificate files are looked at")] = 10.0
+    policy_poll_seconds: Annotated[float, Flag("how often the namespace policy file is looked at")] = 5.0
     family_file: Annotated[tuple[Path, ...], Flag("YAML of a device family; replaces the built-in ones")] = ()
 
     def certificate_files(self) -> tuple[Path, Path]:
