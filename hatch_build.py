@@ -25,7 +25,7 @@ def build_all() -> None:
     for tool in ("make", "gcc"):
         if shutil.which(tool) is None:
             raise SystemExit(f"gpuslice: {tool} is not on PATH; install it (Debian: apt-get install {tool})")
-    runpy.run_path(str(ROOT / "proto" / "generate.py"), run_name="__main__")
+    runpy.run_path(str(ROOT / "proto" / "generate.py"))["generate"](ROOT)
     for folder in (ROOT / "hami_core", ROOT / "simulator" / "drivers"):
         _make(folder)
     _install(ROOT / "hami_core" / "build" / "libvgpu.so", LIBRARY)

@@ -8,18 +8,23 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import aiohttp
+import msgspec
 import structlog
 
 from gpuslice.devices.errors import GpusliceError
 
 STOP_SECONDS = 3.0
+READY_SECONDS = 30.0
+POLL_SECONDS = 0.02
 RESTART_SECONDS = 0.3
 """Pause before a daemon that died is started again, as a container runtime would."""
 
+Ports = Mapping[str, int]
 log = structlog.get_logger(__name__)
 
 
@@ -38,12 +43,16 @@ class DaemonSpec:
     name: str
     module: str
     """Python module with a ``__main__``."""
-    arguments: Sequence[str]
+    arguments: Callable[[Ports], Sequence[str]]
+    """Given the ports of the first start (empty then), so that a restarted daemon listens where it was known."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Supervisor:
-    """Keeps daemons running until stopped. Logs go to ``folder/<name>.log``."""
+    """Keeps daemons running until stopped.
+
+    Logs go to ``folder/<name>.log``; each daemon writes its ports to ``folder/<name>.ports``.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,6 +63,7 @@ class Supervisor:
 
     def start(self, spec: DaemonSpec) -> None:
         """Start a daemon and keep it alive."""
+        self.ports_file(spec.name).unlink(missing_ok=True)
         self._keepers.append(asyncio.create_task(self._keep(spec), name=f"keep {spec.name}"))
 
     def pid(self, name: str) -> int | None:
@@ -64,6 +74,31 @@ class Supervisor:
     def log_file(self, name: str) -> Path:
         """Return where the daemon's output goes."""
         return self._folder / f"{name}.log"
+
+    def ports_file(self, name: str) -> Path:
+        """Return where the daemon writes its ports."""
+        return self._folder / f"{name}.ports"
+
+    def ports(self, name: str) -> dict[str, int]:
+        """Return the daemon's ports; empty until it listens."""
+        path = self.ports_file(name)
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
+
+    async def wait_ready(self, name: str, *, seconds: float = READY_SECONDS) -> dict[str, int]:
+        """Wait until the daemon's /readyz says so, and return its ports.
+
+        Raises:
+            DaemonNotReady: It does not in time.
+        """
+        try:
+            async with asyncio.timeout(seconds), aiohttp.ClientSession() as session:
+                while True:
+                    ports = self.ports(name)
+                    if ports and await _is_ready(session, ports["metrics"]):
+                        return ports
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError as error:
+            raise DaemonNotReady(name, seconds, self.log_tail(name)) from error
 
     def log_tail(self, name: str, *, lines: int = 15) -> str:
         """Return the end of a daemon's log."""
@@ -85,7 +120,7 @@ class Supervisor:
         while not self._stop_asked.is_set():
             with self.log_file(spec.name).open("ab") as output:
                 process = await asyncio.create_subprocess_exec(
-                    *die_with_parent([sys.executable, "-m", spec.module, *spec.arguments]),
+                    *die_with_parent([sys.executable, "-m", spec.module, *spec.arguments(self.ports(spec.name))]),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -125,3 +160,11 @@ def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -
         os.killpg(process.pid, number)
     except ProcessLookupError:
         return
+
+
+async def _is_ready(session: aiohttp.ClientSession, port: int) -> bool:
+    try:
+        async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:
+            return answer.status == 200
+    except aiohttp.ClientError:
+        return False

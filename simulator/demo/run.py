@@ -1,0 +1,167 @@
+"""Run the demo from start to verdict."""
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Never
+
+import structlog
+from rich.console import Console
+
+from gpuslice.devices.annotations import ALLOCATION
+from gpuslice.devices.errors import BadConfiguration, GpusliceError
+from simulator.audit import audit
+from simulator.demo.nodes import DRIVERS, LIBRARY, NodeSpec
+from simulator.demo.pods import Applied, Object, apply, read_manifests, refusal_of, settle
+from simulator.demo.report import Report
+from simulator.demo.stage import Stage, stage
+
+EXAMPLES = (Path(__file__).parent / "examples", Path(__file__).parents[2] / "examples")
+"""In an installed wheel, in a checkout."""
+PIPE_WIDTH = 150
+UNSATISFIABLE = frozenset({"never-fits.yaml"})
+"""Examples that must stay pending with a reason."""
+FORGED = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "forged", "annotations": {ALLOCATION: '{"v":1,"node":"node-1","containers":{}}'}},
+    "spec": {"containers": [{"name": "main", "image": "example.invalid/app:1"}]},
+}
+"""A pod that writes its own decision; admission must refuse it and name the annotation."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What to run."""
+
+    files: Sequence[Path] = ()
+    """Manifests; empty means the examples."""
+    fleet: Path | None = None
+    """Cluster inventory; None means three nodes of eight cards."""
+    keep: bool = False
+    """Leave it running until interrupted."""
+
+
+def run_demo(options: DemoOptions, console: Console | None = None) -> int:
+    """Run the demo; 0 only if everything held.
+
+    Raises:
+        GpusliceError: It could not be set up; the text says what to do.
+    """
+    _require_builds()
+    structlog.configure(processors=[_drop])
+    report = Report(console or _console())
+    try:
+        return asyncio.run(_main(options, report))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        report.say("stopped")
+        return 130
+    except BaseExceptionGroup as group:
+        _raise_first(group)
+
+
+def _console() -> Console:
+    """Write to a terminal at its width, to a file or pipe wide enough for the tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
+
+
+def _drop(_logger: object, _method: str, _event: object) -> str:
+    """Keep this process's own log lines out of the report; the daemons log to their files."""
+    raise structlog.DropEvent
+
+
+def _raise_first(group: BaseExceptionGroup[BaseException]) -> Never:
+    """Raise the error of ours that a task group wrapped; anything else is a bug and keeps its whole story."""
+    ours = group.subgroup(GpusliceError)
+    while ours is not None:
+        inner = ours.exceptions[0]
+        if not isinstance(inner, BaseExceptionGroup):
+            raise inner from None
+        ours = inner
+    raise group
+
+
+def _require_builds() -> None:
+    for path in (LIBRARY, DRIVERS / "libcuda.so.1"):
+        if not path.exists():
+            raise BadConfiguration(str(path), "build", "is missing", "run `make build` first")
+
+
+def _examples() -> Path:
+    return next(folder for folder in EXAMPLES if folder.is_dir())
+
+
+async def _main(options: DemoOptions, report: Report) -> int:
+    main_task = asyncio.current_task()
+    if main_task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
+    manifests = read_manifests(options.files or [_examples()])
+    with tempfile.TemporaryDirectory(prefix="gpuslice-") as folder:
+        specs = _fleet(options.fleet, Path(folder))
+        async with stage(Path(folder), specs, report) as running:
+            await _show(running, manifests, report)
+            code = report.verdict()
+            if options.keep:
+                kubeconfig = running.plane.server.kubeconfig()
+                report.say(f"\nRunning until Ctrl-C.\n  export KUBECONFIG={kubeconfig}\n  kubectl get pods -o wide")
+                report.say(f"  logs: {running.plane.folder / 'logs'}   containers: {running.plane.folder}/node-*/logs")
+                await asyncio.Event().wait()
+            return code
+
+
+async def _show(running: Stage, manifests: Sequence[tuple[str, Object]], report: Report) -> None:
+    with report.step(f"applied {len(manifests)} manifests, each pod scheduled and admitted"):
+        applied = await apply(running.plane.user, manifests)
+        pods = await settle(running.plane, applied)
+    report.admissions(applied)
+    with report.step("asked every container what it sees, and how much a greedy process gets"):
+        outcomes = await running.inspect(pods)
+        reasons = await running.reasons(pods)
+    report.placements(pods, reasons)
+    report.containers(outcomes)
+    for problem in (*_unsettled(applied, pods), *await _forgery(running), *_audit(running)):
+        report.problem(problem)
+
+
+def _unsettled(applied: Sequence[Applied], pods: Sequence[Object]) -> list[str]:
+    """List the pods that did not come as far as they should."""
+    found = [f"{pod.source}: admission refused it: {pod.refusal}" for pod in applied if pod.refusal]
+    sources = {pod.uid: pod.source for pod in applied}
+    for pod in pods:
+        name, phase = pod["metadata"]["name"], pod["status"].get("phase")
+        must_wait = sources[pod["metadata"]["uid"]] in UNSATISFIABLE
+        if must_wait and not refusal_of(pod):
+            found.append(f"{name}: should wait with a reason, but is {phase}")
+        elif not must_wait and phase not in ("Running", "Succeeded"):
+            found.append(f"{name}: {phase}: {pod['status'].get('message') or refusal_of(pod) or 'no reason given'}")
+    return found
+
+
+async def _forgery(running: Stage) -> list[str]:
+    """Try to create a pod that names our annotation itself."""
+    refused = (await apply(running.plane.user, [("forged", FORGED)]))[0].refusal
+    if ALLOCATION in refused:
+        running.report.say(f"[green]✓[/] a pod that writes its own decision was refused: [dim]{refused}[/]")
+        return []
+    return [f"a pod with the annotation {ALLOCATION} was not refused by name: {refused or 'it was stored'}"]
+
+
+def _audit(running: Stage) -> list[str]:
+    server = running.plane.server
+    return [f"audit: {finding}" for finding in audit(server.list("v1", "Pod"), server.list("v1", "Node"))]
+
+
+def _fleet(path: Path | None, folder: Path) -> list[NodeSpec]:
+    """Write one inventory file for each node."""
+    text = 'driver: "580.65.06"\ncuda: "13.0"\ncards:\n  - {{model: {model}, count: 8}}\nlinks: {links}\n'
+    shapes = [("A100-SXM4-80GB", "nvswitch"), ("A100-SXM4-80GB", "nvswitch"), ("T4", "pcie")]
+    specs = []
+    for number, (model, links) in enumerate(shapes, start=1):
+        file = folder / f"node-{number}.yaml"
+        file.write_text(text.format(model=model, links=links))
+        specs.append(NodeSpec(f"node-{number}", file))
+    return specs
