@@ -167,10 +167,10 @@ def filter_rows(
     ledger: Ledger, request: PodRequest, rows: Ints, defaults: PolicyDefaults, asker: Asker = NOBODY
 ) -> Decision:
     """Judge every candidate node for a pod, by row. Rows are valid as long as ``ledger.fleet.layout`` stays."""
-    shape = shape_of(request)
-    policy = resolve(request, defaults)
+    shape = shape_of(request, asker.cpu_milli)
+    policy = resolve(request, defaults, ledger.outlook)
     fleet = ledger.fleet
-    all_codes, all_scores = ledger.scores.verdicts(fleet, (request, defaults, asker.cpu_milli), shape, policy)
+    all_codes, all_scores = ledger.scores.verdicts(fleet, shape, policy)
     known = rows >= 0
     if len(all_codes) and known.all():
         codes, scores, ranks = all_codes[rows], all_scores[rows], fleet.rank[rows].astype(np.int64)
@@ -215,12 +215,12 @@ def place(
     row = ledger.fleet.row_of.get(node)
     if row is None:
         return Rejection(Obstacle.UNKNOWN_NODE)
-    shape = shape_of(request)
-    policy = resolve(request, defaults)
+    shape = shape_of(request, asker.cpu_milli)
+    policy = resolve(request, defaults, ledger.outlook)
     kept = kept_for(ledger, asker.uid, node)
     fit = fit_node(ledger.fleet, row, shape, policy, kept)
     if isinstance(fit, Obstacle):
-        return rejection(fit, view_of(ledger.fleet, row, shape.steps, kept), shape, policy)
+        return rejection(fit, view_of(ledger.fleet, row, shape, kept), shape, policy)
     return allocate(ledger, node, shape, fit, policy)
 
 

@@ -106,11 +106,11 @@ def judge_cards(
 ) -> list[CardVerdict]:
     """Return what each card of a node says to the pod's largest block, before anything is placed."""
     row = ledger.fleet.row_of.get(node)
-    shape = shape_of(request)
+    shape = shape_of(request, asker.cpu_milli)
     if row is None or not shape.blocks:
         return []
-    policy = resolve(request, defaults)
-    view = view_of(ledger.fleet, row, shape.steps, kept_for(ledger, asker.uid, node))
+    policy = resolve(request, defaults, ledger.outlook)
+    view = view_of(ledger.fleet, row, shape, kept_for(ledger, asker.uid, node))
     found = obstacles(view, shape, 0, idle_only=policy.idle_only)
     usable = [column for column, what in enumerate(found) if what is Obstacle.NONE]
     keys = {

@@ -32,7 +32,7 @@ def fit_node(fleet: Fleet, row: int, shape: PodShape, policy: Policy, changes: S
         return Obstacle.UNKNOWN_NODE
     if not fleet.ready[row]:
         return Obstacle.NOT_READY
-    view = view_of(fleet, row, shape.steps, changes)
+    view = view_of(fleet, row, shape, changes)
     for position in range(len(shape.blocks)):
         found = choose(view, shape, position, policy)
         if isinstance(found, Obstacle):
@@ -79,7 +79,7 @@ def _ranked(view: NodeView, block: Block, usable: Sequence[int], policy: Policy)
 
 def _first_shortage(found: Sequence[Obstacle], wanted: int) -> Obstacle:
     """Return the first test after which too few cards were left."""
-    for stage in sorted({what for what in found if what is not Obstacle.NONE}):
+    for stage in sorted({Obstacle.TOO_FEW_CARDS, *found} - {Obstacle.NONE}):
         if sum(1 for what in found if what is Obstacle.NONE or what > stage) < wanted:
             return stage
     return Obstacle.TOO_FEW_CARDS

@@ -22,6 +22,7 @@ Codes = npt.NDArray[np.uint8]
 
 UNKNOWN_NUMA: Final = -1
 UNKNOWN_CPU: Final = -1
+KIND_SEPARATOR: Final = "\n"
 Links = tuple[tuple[int, ...], ...]
 _FIRST_ROWS: Final = 16
 _FIRST_COLUMNS: Final = 8
@@ -61,6 +62,7 @@ _CARD_COLUMNS: Final[_Kinds] = (
     ("healthy", np.bool_),
     ("cordoned", np.bool_),
     ("model", np.int32),
+    ("kind", np.int32),
     ("family", np.int16),
     ("mode", np.int16),
     ("numa", np.int16),
@@ -89,6 +91,7 @@ class Fleet:
     healthy: Bools
     cordoned: Bools
     model: npt.NDArray[np.int32]
+    kind: npt.NDArray[np.int32]
     family: npt.NDArray[np.int16]
     mode: npt.NDArray[np.int16]
     numa: npt.NDArray[np.int16]
@@ -101,6 +104,8 @@ class Fleet:
 
     def __init__(self) -> None:
         self.models = Vocabulary()
+        self.kinds = Vocabulary()
+        """Family and model together, joined by :data:`KIND_SEPARATOR`."""
         self.families = Vocabulary()
         self.modes = Vocabulary()
         self.domains = Vocabulary()
@@ -214,6 +219,7 @@ class Fleet:
         self.healthy[at] = card.healthy
         self.cordoned[at] = card.cordoned
         self.model[at] = self.models.number(card.model)
+        self.kind[at] = self.kinds.number(f"{card.family}{KIND_SEPARATOR}{card.model}")
         self.family[at] = self.families.number(card.family)
         self.mode[at] = self.modes.number(card.mode)
         self.numa[at] = UNKNOWN_NUMA if card.numa is None else card.numa

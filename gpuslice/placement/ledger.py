@@ -19,6 +19,7 @@ from gpuslice.placement.books import Books, NodeBook
 from gpuslice.placement.events import Command, Conflict, Event, Expired, PodSeen, Wake
 from gpuslice.placement.fleet import Fleet
 from gpuslice.placement.holding import Holding, Phase, uses_of
+from gpuslice.placement.outlook import Observer, Outlook
 from gpuslice.placement.reservation import Reservation
 from gpuslice.placement.score_cache import ScoreCache
 from gpuslice.placement.waiting import WaitingPods
@@ -42,6 +43,7 @@ class Ledger:
         self._assume_seconds = assume_seconds
         self._reserve_seconds = reserve_seconds
         self.scores = ScoreCache()
+        self.observer = Observer()
         self._groups: dict[str, dict[str, int]] = {}
         self._namespaces: dict[str, set[str]] = {}
         self._grown: set[str] = set()
@@ -75,6 +77,11 @@ class Ledger:
         return self._out
 
     # -- what others may read ----------------------------------------------------------------------------------------
+
+    @property
+    def outlook(self) -> Outlook:
+        """The mix of requests and the kinds of cards that fragmentation policies reckon with."""
+        return self.observer.outlook(self.fleet)
 
     def book(self, node: str) -> NodeBook | None:
         """Return a node's book, or None if nothing is known of it."""

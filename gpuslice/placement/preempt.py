@@ -92,7 +92,8 @@ def plan_preemption(
     """
     if preemptor.never:
         return None
-    search = _Search(ledger, preemptor, request, resolve(request, defaults), budgets or Budgets())
+    policy = resolve(request, defaults, ledger.outlook)
+    search = _Search(ledger, preemptor, request, policy, budgets or Budgets())
     found = [option for node in search.promising(nodes) if (option := search.cheapest(node)) is not None]
     if not found:
         return None

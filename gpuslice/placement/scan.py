@@ -48,9 +48,10 @@ class Freed:
 class Scan:
     """State of some rows and the plan that grows on all of them together."""
 
-    def __init__(self, fleet: Fleet, rows: Ints, steps: int, freed: Freed | None = None) -> None:
+    def __init__(self, fleet: Fleet, rows: Ints, planned: PodShape, freed: Freed | None = None) -> None:
         self.fleet = fleet
         self.rows = rows
+        self.cpu_wanted = planned.cpu_milli
         self.total_slots: Ints = fleet.total_slots[rows].astype(np.int64)
         self.total_memory: Ints = fleet.total_memory[rows].astype(np.int64)
         self.total_cores: Ints = fleet.total_cores[rows].astype(np.int64)
@@ -64,14 +65,17 @@ class Scan:
             self.used_cores -= freed.cores
             holders -= freed.exclusive
         self.exclusive: Bools = holders > 0
+        """Held exclusively, by the books and by the plan."""
+        self.exclusive_before: Bools = self.exclusive
         self.present: Bools = fleet.present[rows]
         self.family = fleet.family[rows]
         self.model = fleet.model[rows]
+        self.kind = fleet.kind[rows]
         self.numa = fleet.numa[rows]
         shape = self.present.shape
         self.extra_slots: Ints = np.zeros(shape, dtype=np.int64)
-        self.extra_memory: Ints = np.zeros((steps, *shape), dtype=np.int64)
-        self.extra_cores: Ints = np.zeros((steps, *shape), dtype=np.int64)
+        self.extra_memory: Ints = np.zeros((planned.steps, *shape), dtype=np.int64)
+        self.extra_cores: Ints = np.zeros((planned.steps, *shape), dtype=np.int64)
         self.chosen: list[Bools] = []
 
     def slots_after(self) -> Ints:
@@ -132,7 +136,7 @@ def scan_nodes(
         return codes, scores
     codes[~fleet.ready[rows]] = Obstacle.NOT_READY
     codes[~fleet.present[rows].any(axis=1)] = Obstacle.UNKNOWN_NODE
-    scan = Scan(fleet, rows, shape.steps, freed)
+    scan = Scan(fleet, rows, shape, freed)
     accepted = _accepted(scan, shape.request.selection)
     for position, block in enumerate(shape.blocks):
         usable, found = _usable(scan, shape, position, accepted, idle_only=policy.idle_only)

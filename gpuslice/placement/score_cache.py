@@ -19,15 +19,16 @@ from gpuslice.placement.shape import PodShape
 if TYPE_CHECKING:
     from gpuslice.placement.policies.policy import Policy
 
-CLASSES: Final = 128
+CLASSES: Final = 256
 _ONE_BY_ONE: Final = 2
 """Up to so many rows, plain Python is quicker than columns."""
 
 
 class _Verdicts:
-    __slots__ = ("codes", "scores", "version")
+    __slots__ = ("codes", "policy", "scores", "version")
 
-    def __init__(self) -> None:
+    def __init__(self, policy: "Policy") -> None:
+        self.policy = policy
         self.codes: Codes = np.zeros(0, dtype=np.uint8)
         self.scores: Floats = np.zeros(0, dtype=np.float64)
         self.version = 0
@@ -40,11 +41,13 @@ class ScoreCache:
         self._classes = classes
         self._known: OrderedDict[Hashable, _Verdicts] = OrderedDict()
 
-    def verdicts(self, fleet: Fleet, key: Hashable, shape: PodShape, policy: "Policy") -> tuple[Codes, Floats]:
+    def verdicts(self, fleet: Fleet, shape: PodShape, policy: "Policy") -> tuple[Codes, Floats]:
         """Return obstacle and score of every row, up to date. The arrays belong to the cache: do not write to them."""
+        # A policy is made once for each outlook and lives as long as its classes: its identity stands for all of it.
+        key = (shape.request, shape.cpu_milli if policy.reads_cpu else 0, id(policy))
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = _Verdicts()
+            found = self._known[key] = _Verdicts(policy)
             if len(self._known) > self._classes:
                 self._known.popitem(last=False)
         else:

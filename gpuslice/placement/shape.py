@@ -58,6 +58,8 @@ class PodShape:
     request: PodRequest
     blocks: tuple[Block, ...]
     steps: int
+    cpu_milli: int = 0
+    """CPU that the whole pod requests; 0 when unknown."""
 
     @property
     def families(self) -> frozenset[str]:
@@ -86,12 +88,12 @@ class _Item:
 
 
 @lru_cache(maxsize=4096)
-def shape_of(request: PodRequest) -> PodShape:
+def shape_of(request: PodRequest, cpu_milli: int = 0) -> PodShape:
     """Return the shape of a request. Cached: pods come in few classes."""
     steps = 1 + sum(1 for demand in request.containers if demand.role is Role.INIT)
     blocks = _group(_walk(request.containers, steps))
     ordered = sorted(blocks, key=lambda block: block.weight, reverse=True)
-    return PodShape(request, _set_apart(ordered), steps)
+    return PodShape(request, _set_apart(ordered), steps, cpu_milli)
 
 
 def _walk(containers: Sequence[ContainerDemand], steps: int) -> list[_Item]:

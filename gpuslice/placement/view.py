@@ -32,7 +32,11 @@ class CardState:
     used_memory: int
     used_cores: int
     exclusive: int
+    """Holders that want the card alone."""
+    kind: int
+    """Number of the family and model in the fleet's vocabulary."""
     extra_slots: int
+    extra_exclusive: int
     extra_memory: list[int]
     """By step."""
     extra_cores: list[int]
@@ -58,26 +62,25 @@ class NodeView:
     """One node and the plan so far."""
 
     name: str
-    row: int
-    ready: bool
     cards: list[CardState]
     links: tuple[tuple[int, ...], ...]
     cpu_free: int
     """Thousandths of a core; -1 when unknown."""
+    cpu_wanted: int
     chosen: list[tuple[int, ...]]
     """Columns chosen for each block, in the order of the shape."""
 
 
-def view_of(fleet: Fleet, row: int, steps: int, changes: Sequence[Change] = ()) -> NodeView:
+def view_of(fleet: Fleet, row: int, shape: PodShape, changes: Sequence[Change] = ()) -> NodeView:
     """Return one node's state.
 
     Args:
         fleet: The columns.
         row: The node's row.
-        steps: Steps of the pod that will be planned.
+        shape: The pod that will be planned.
         changes: Uses to count in or out, on top of the books.
     """
-    uuids = fleet.uuids(row)
+    uuids, steps = fleet.uuids(row), shape.steps
     width = len(uuids)
     words = (
         [fleet.models.words[number] for number in fleet.model[row, :width].tolist()],
@@ -95,8 +98,9 @@ def view_of(fleet: Fleet, row: int, steps: int, changes: Sequence[Change] = ()) 
         fleet.used_memory[row, :width].tolist(),
         fleet.used_cores[row, :width].tolist(),
         fleet.exclusive[row, :width].tolist(),
+        fleet.kind[row, :width].tolist(),
     )
-    zeros = ([0] * width, [[0] * steps for _ in range(width)], [[0] * steps for _ in range(width)])
+    zeros = ([0] * width, [0] * width, [[0] * steps for _ in range(width)], [[0] * steps for _ in range(width)])
     cards = list(map(CardState, uuids, *words, *numbers, *zeros))
     for sign, use in changes:
         column = fleet.column(row, use.uuid)
@@ -104,7 +108,7 @@ def view_of(fleet: Fleet, row: int, steps: int, changes: Sequence[Change] = ()) 
             _change(cards[column], sign, use)
     total = int(fleet.cpu_total[row])
     cpu_free = UNKNOWN_CPU if total < 0 else total - int(fleet.cpu_used[row])
-    return NodeView(fleet.names[row], row, bool(fleet.ready[row]), cards, fleet.links(row), cpu_free, [])
+    return NodeView(fleet.names[row], cards, fleet.links(row), cpu_free, shape.cpu_milli, [])
 
 
 def _change(card: CardState, sign: int, use: CardUse) -> None:
@@ -131,7 +135,7 @@ def _barred(card: CardState, block: Block, selection: CardSelection) -> Obstacle
         return Obstacle.UNHEALTHY
     if card.cordoned:
         return Obstacle.CORDONED
-    return Obstacle.EXCLUSIVE if card.exclusive else Obstacle.NONE
+    return Obstacle.EXCLUSIVE if card.exclusive + card.extra_exclusive else Obstacle.NONE
 
 
 def _full(card: CardState, block: Block, *, idle_only: bool) -> Obstacle:
@@ -155,7 +159,7 @@ def take(view: NodeView, block: Block, columns: tuple[int, ...], *, exclusive: b
     for column in columns:
         card = view.cards[column]
         card.extra_slots += 1
-        card.exclusive += int(exclusive)
+        card.extra_exclusive += int(exclusive)
         for step, request in enumerate(block.steps):
             if request is not None:
                 card.extra_memory[step] += request.memory_on(card.total_memory)

@@ -6,6 +6,8 @@ else would be woken for nothing. A pod that was named and has not come back with
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,7 +16,7 @@ from gpuslice.devices.requests import PodRequest
 from gpuslice.placement.events import PodKey, Refused
 from gpuslice.placement.fit import Fit, fit_node
 from gpuslice.placement.holding import CardUse
-from gpuslice.placement.policies.registry import PolicyDefaults, resolve
+from gpuslice.placement.policies.registry import MUTEX, PolicyDefaults, known_names, resolve
 from gpuslice.placement.scan import scan_nodes
 from gpuslice.placement.shape import shape_of
 from gpuslice.placement.view import Change
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from gpuslice.placement.ledger import Ledger
 
 RETRY_SECONDS: Final = 5.0
-_ANY_FIT: Final = PolicyDefaults()
+_ANY_FIT: Final = PolicyDefaults(node="binpack", card="binpack")
 _SCAN_FROM: Final = 16
 """From so many nodes on, columns are quicker than one node after the other."""
 
@@ -99,6 +101,13 @@ class WaitingPods:
         return tuple(_Round(ledger, nodes, self._entries.values(), self._now).run())
 
 
+@lru_cache(maxsize=1024)
+def _plain(request: PodRequest) -> PodRequest:
+    """Return the request without wishes that change only which place is better, not whether there is one."""
+    alone = MUTEX if MUTEX in (*known_names(request.card_policy), *known_names(request.node_policy)) else ""
+    return replace(request, node_policy="", card_policy=alone, scoring_weights="")
+
+
 class _Round:
     """One search: waiting pods against the nodes that have grown."""
 
@@ -139,7 +148,7 @@ class _Round:
             return list(self._nodes)
         fleet = self._ledger.fleet
         rows = np.array([fleet.row_of[node] for node in self._nodes], dtype=np.int64)
-        codes, _ = scan_nodes(fleet, rows, shape_of(request), resolve(request, _ANY_FIT))
+        codes, _ = scan_nodes(fleet, rows, shape_of(request), resolve(_plain(request), _ANY_FIT))
         return [node for node, code in zip(self._nodes, codes.tolist(), strict=True) if code == 0]
 
     def _promise(self, entry: _Entry, node: str) -> bool:
@@ -148,7 +157,7 @@ class _Round:
         row = fleet.row_of[node]
         shape = shape_of(entry.request)
         promised = self._promised.setdefault(node, [])
-        fit = fit_node(fleet, row, shape, resolve(entry.request, _ANY_FIT), promised)
+        fit = fit_node(fleet, row, shape, resolve(_plain(entry.request), _ANY_FIT), promised)
         if not isinstance(fit, Fit):
             return False
         uuids = fleet.uuids(row)

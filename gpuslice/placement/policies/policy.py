@@ -61,5 +61,7 @@ class Policy:
     """Applied one after the other; a later one decides among what the earlier ones find equal."""
     idle_only: bool = False
     """The pod shares its cards with nobody."""
+    reads_cpu: bool = False
+    """Scores depend on the pod's CPU and on the mix of requests."""
     affine: bool = False
     """Nodes that hold pods of the same group come first."""

@@ -6,60 +6,112 @@ from functools import lru_cache
 from typing import Final
 
 from gpuslice.devices.requests import PodRequest
+from gpuslice.placement.outlook import EMPTY, Outlook
+from gpuslice.placement.policies.best_fit import CardBestFit, NodeBestFit
+from gpuslice.placement.policies.fragments import Meter
+from gpuslice.placement.policies.gradient import TUNINGS, CardGradient, NodeGradient, meter_of
 from gpuslice.placement.policies.load import CardLoad, NodeLoad
+from gpuslice.placement.policies.numa import CardNuma, NodeNuma
 from gpuslice.placement.policies.policy import CardRanking, NodeRanking, Policy, Weights
+from gpuslice.placement.policies.wiring import CardWiring, NodeWiring
 
 EVEN: Final = Weights()
-_WEIGHT_NAMES: Final = {"slot": "slots", "core": "cores", "memory": "memory"}
-
-CARD_RANKINGS: Final[Mapping[str, Callable[[Weights], CardRanking]]] = {
-    "binpack": lambda weights: CardLoad("binpack", weights, +1),
-    "spread": lambda weights: CardLoad("spread", weights, -1),
-}
-NODE_RANKINGS: Final[Mapping[str, Callable[[Weights], NodeRanking]]] = {
-    "binpack": lambda weights: NodeLoad("binpack", weights, +1),
-    "spread": lambda weights: NodeLoad("spread", weights, -1),
-}
 MUTEX: Final = "mutex"
 """A card policy: share a card with nobody."""
 AFFINE: Final = "affine"
 """A node policy: near the pods of the same group first."""
-FALLBACK: Final = "binpack"
-_CARD_NAMES: Final = frozenset({*CARD_RANKINGS, MUTEX})
-_NODE_NAMES: Final = frozenset({*NODE_RANKINGS, AFFINE})
+FALLBACK: Final = "balanced"
+_WEIGHT_NAMES: Final = {"slot": "slots", "core": "cores", "memory": "memory"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What rankings are made from."""
+
+    weights: Weights
+    outlook: Outlook
+
+
+@lru_cache(maxsize=16)
+def _meter(name: str, outlook: Outlook) -> Meter:
+    return meter_of(TUNINGS[name], outlook)
+
+
+def _gradient_card(name: str) -> Callable[[_Setting], CardRanking]:
+    return lambda setting: CardGradient(name, TUNINGS[name], _meter(name, setting.outlook))
+
+
+def _gradient_node(name: str) -> Callable[[_Setting], NodeRanking]:
+    return lambda setting: NodeGradient(name, TUNINGS[name], _meter(name, setting.outlook), setting.outlook)
+
+
+CARD_RANKINGS: Final[Mapping[str, Callable[[_Setting], CardRanking]]] = {
+    "binpack": lambda setting: CardLoad("binpack", setting.weights, +1),
+    "spread": lambda setting: CardLoad("spread", setting.weights, -1),
+    "topology-aware": lambda _: CardWiring(),
+    "numa": lambda _: CardNuma(),
+    "best-fit": lambda _: CardBestFit(),
+    **{name: _gradient_card(name) for name in TUNINGS},
+}
+NODE_RANKINGS: Final[Mapping[str, Callable[[_Setting], NodeRanking]]] = {
+    "binpack": lambda setting: NodeLoad("binpack", setting.weights, +1),
+    "spread": lambda setting: NodeLoad("spread", setting.weights, -1),
+    "topology-aware": lambda setting: NodeWiring(setting.weights),
+    "numa": lambda _: NodeNuma(),
+    "best-fit": lambda _: NodeBestFit(),
+    **{name: _gradient_node(name) for name in TUNINGS},
+}
+NAMES: Final = tuple(sorted({*CARD_RANKINGS, *NODE_RANKINGS, MUTEX, AFFINE}))
+"""Every name that a configuration or an annotation may use, at either level."""
+_READS_MIX: Final = frozenset({*TUNINGS, "best-fit"})
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyDefaults:
-    """The cluster's choice where a pod makes none."""
+    """The cluster's choice where a pod makes none. Each is a name or a comma chain of names."""
 
-    node: str = "binpack"
-    card: str = "binpack"
+    node: str = FALLBACK
+    card: str = FALLBACK
     weights: Weights = EVEN
 
 
-@lru_cache(maxsize=1024)
-def resolve(request: PodRequest, defaults: PolicyDefaults) -> Policy:
-    """Return the policy for a pod: its own wishes, where known, before the cluster's. Unknown names are ignored."""
+@lru_cache(maxsize=4096)
+def resolve(request: PodRequest, defaults: PolicyDefaults, outlook: Outlook = EMPTY) -> Policy:
+    """Return the policy for a pod: its own wishes, where known, before the cluster's. Unknown names are ignored.
+
+    A name that makes sense at the other level only falls back to the cluster's choice. For several cards,
+    ``balanced`` decides between equal cards by their links.
+    """
     weights = parse_weights(request.scoring_weights) or defaults.weights
-    wished_node = _known(request.node_policy, _NODE_NAMES) or _known(defaults.node, _NODE_NAMES)
-    wished_card = _known(request.card_policy, _CARD_NAMES) or _known(defaults.card, _CARD_NAMES)
-    node = next((name for name in wished_node if name in NODE_RANKINGS), FALLBACK)
-    cards = tuple(name for name in wished_card if name in CARD_RANKINGS) or (FALLBACK,)
-    return Policy(
-        name=f"{','.join(wished_node) or node}/{','.join(wished_card) or cards[0]}",
-        node=NODE_RANKINGS[node](weights),
-        cards=tuple(CARD_RANKINGS[name](weights) for name in cards),
-        idle_only=MUTEX in wished_card,
-        affine=AFFINE in wished_node,
+    setting = _Setting(weights, outlook)
+    wished_nodes = known_names(request.node_policy) or known_names(defaults.node)
+    wished_cards = known_names(request.card_policy) or known_names(defaults.card)
+    node = _first(wished_nodes, NODE_RANKINGS) or _first(known_names(defaults.node), NODE_RANKINGS) or FALLBACK
+    cards = tuple(name for name in wished_cards if name in CARD_RANKINGS) or (
+        _first(known_names(defaults.card), CARD_RANKINGS) or FALLBACK,
     )
+    if cards == (FALLBACK,):
+        cards = (FALLBACK, "topology-aware")
+    return Policy(
+        name=f"{','.join(wished_nodes) or node}/{','.join(wished_cards) or cards[0]}",
+        node=NODE_RANKINGS[node](setting),
+        cards=tuple(CARD_RANKINGS[name](setting) for name in cards),
+        idle_only=MUTEX in (*wished_cards, *wished_nodes),
+        affine=AFFINE in wished_nodes,
+        reads_cpu=not _READS_MIX.isdisjoint((node, *cards)),
+    )
+
+
+def known_names(text: str) -> tuple[str, ...]:
+    """Return the policy names in a comma chain that we know, in order."""
+    return tuple(name for name in (part.strip().lower() for part in text.split(",")) if name in NAMES)
 
 
 def parse_weights(text: str) -> Weights | None:
     """Return ``slot=a,core=b,memory=c`` (whole numbers, not all 0) as weights, or None if it is not of that form."""
-    pairs = [part.partition("=") for part in text.split(",")]
     values: dict[str, int] = {}
-    for name, _, value in pairs:
+    for part in text.split(","):
+        name, _, value = part.partition("=")
         field = _WEIGHT_NAMES.get(name.strip())
         if field is None or field in values or not value.strip().isdecimal():
             return None
@@ -69,5 +121,5 @@ def parse_weights(text: str) -> Weights | None:
     return Weights(**values)
 
 
-def _known(text: str, table: frozenset[str]) -> tuple[str, ...]:
-    return tuple(name for name in (part.strip().lower() for part in text.split(",")) if name in table)
+def _first(names: tuple[str, ...], table: Mapping[str, object]) -> str:
+    return next((name for name in names if name in table), "")

@@ -1,0 +1,107 @@
+"""What the cluster expects: the mix of requests seen so far, and how scarce each model of card is for it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from gpuslice.devices.models import model_matches
+from gpuslice.placement.fleet import KIND_SEPARATOR, Fleet
+from gpuslice.placement.mix import MILLI, Task
+
+MILLION: Final = 1_000_000
+_FIRST: Final = 32
+"""Pods to see before the mix counts for anything."""
+_GROWTH: Final = 1.5
+"""The mix is taken anew when this many times more pods have been seen: a new mix makes every score new."""
+
+
+class Outlook:
+    """A frozen view: tasks with counts, kinds of card with capacity. Compared by identity."""
+
+    __slots__ = ("capacity", "counts", "kinds")
+
+    def __init__(self, counts: Mapping[Task, int], kinds: tuple[str, ...], capacity: tuple[int, ...]) -> None:
+        self.counts = counts
+        self.kinds = kinds
+        """Words of the fleet's vocabulary of kinds."""
+        self.capacity = capacity
+        """Cards of each kind, in thousandths of a card."""
+
+    def pressure(self) -> list[int]:
+        """Return how much of each kind the pods that insist on a model want, in millionths of its capacity.
+
+        A pod that accepts several models presses on all of them alike. Kinds that many need and few have should be
+        kept for those that need them.
+        """
+        demand = sum(task.demand_milli * count for task, count in self.counts.items())
+        if not demand:
+            return [0] * len(self.kinds)
+        typed: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        for task, count in self.counts.items():
+            if task.models:
+                typed[task.family, task.models] += task.demand_milli * count
+        pressure = [0] * len(self.kinds)
+        everything = sum(self.capacity)
+        for (family, models), wanted in sorted(typed.items()):
+            allowed = [at for at, kind in enumerate(self.kinds) if allows(kind, family, models)]
+            room = sum(self.capacity[at] for at in allowed)
+            for at in allowed:
+                pressure[at] += MILLION * wanted * everything // (demand * room) if room else 0
+        return pressure
+
+
+EMPTY: Final = Outlook({}, ("",), (0,))
+
+
+def allows(kind: str, family: str, models: tuple[str, ...]) -> bool:
+    """Tell whether a kind of card is of a family and one of some models (none given: any)."""
+    its_family, _, model = kind.partition(KIND_SEPARATOR)
+    return its_family == family and (not models or any(model_matches(wanted, model) for wanted in models))
+
+
+class Observer:
+    """Counts the tasks of pods seen, and takes a new outlook when it has changed enough to matter."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Task] = Counter()
+        self._outlook = EMPTY
+        self._taken_at = 0
+        self._layout = -1
+        self._fixed = False
+
+    def fix(self, counts: Mapping[Task, int]) -> None:
+        """Use this mix and learn no other (a replay that knows its trace, a mix from configuration)."""
+        self._counts = Counter(counts)
+        self._fixed = True
+        self._layout = -1
+
+    def see(self, task: Task) -> None:
+        """Count one pod."""
+        if not self._fixed:
+            self._counts[task] += 1
+
+    def outlook(self, fleet: Fleet) -> Outlook:
+        """Return the outlook in force."""
+        seen = self._counts.total()
+        grown = not self._fixed and seen >= max(_FIRST, self._taken_at * _GROWTH)
+        if grown or self._layout != fleet.layout:
+            self._layout = fleet.layout
+            capacity = _capacity(fleet)
+            if grown or self._fixed or _differ(self._outlook.capacity, capacity):
+                self._taken_at = seen if grown or self._fixed else self._taken_at
+                counts = dict(self._counts) if seen >= _FIRST or self._fixed else {}
+                self._outlook = Outlook(counts, tuple(fleet.kinds.words), capacity)
+        return self._outlook
+
+
+def _capacity(fleet: Fleet) -> tuple[int, ...]:
+    rows = fleet.rows
+    cards = np.bincount(fleet.kind[:rows][fleet.present[:rows]], minlength=len(fleet.kinds))
+    return tuple((cards * MILLI).tolist())
+
+
+def _differ(old: tuple[int, ...], new: tuple[int, ...]) -> bool:
+    """Tell whether a kind is new, gone, or changed by a twentieth."""
+    return len(old) != len(new) or any(abs(a - b) * 20 > max(a, b) for a, b in zip(old, new, strict=True))

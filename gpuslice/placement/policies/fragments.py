@@ -1,0 +1,199 @@
+"""How much idle share a node has that the typical pods cannot use.
+
+Fragmentation as defined by Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
+Gradient Descent", USENIX ATC 2023: for a task m, the idle share of a node is a fragment as a whole if m does not fit on
+the node (CPU, number of cards with enough left, model) or needs no card; otherwise the shares left on cards too
+small for m are. The measure is the sum over the typical tasks, weighted. Here it is a whole number: thousandths of a
+card times weight.
+
+For tasks of one card the usable part is a sum over cards, ``left * (weight of the tasks that fit into left)``. So one
+table of weights by size answers for every card, and trying a card changes one term.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from gpuslice.placement.fleet import UNKNOWN_CPU, Bools, Ints
+from gpuslice.placement.mix import MILLI, Mix, Task
+from gpuslice.placement.outlook import Outlook, allows
+from gpuslice.placement.scan import Scan
+from gpuslice.placement.view import CardState, NodeView
+
+ENDLESS_CPU: Final = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class _Several:
+    """The tasks of so many cards with so much of each."""
+
+    share_milli: int
+    cards: int
+    weights: Ints
+    """Weight of those that can be served, by kind of card and number of CPU steps."""
+    lists: list[list[int]]
+
+
+class Meter:
+    """Measures fragments against one mix."""
+
+    def __init__(self, mix: Mix, outlook: Outlook) -> None:
+        self.total = mix.total
+        tasks = [(task, weight) for task, weight in mix.tasks if task.cards]
+        self._kinds = outlook.kinds
+        self._cpus = sorted({task.cpu_milli for task, _ in tasks})
+        self._cpu_column: Ints = np.array(self._cpus, dtype=np.int64)
+        single = [(task, weight) for task, weight in tasks if task.cards == 1]
+        self._sizes = sorted({task.share_milli for task, _ in single})
+        self._tables: Ints = np.zeros((len(self._kinds), len(self._cpus) + 1, len(self._sizes) + 1), dtype=np.int64)
+        """Weight of the tasks of one card that can be served, by kind of card, number of CPU steps and of sizes."""
+        for task, weight in single:
+            self._add(self._tables[..., self._sizes.index(task.share_milli) + 1 :], task, weight)
+        self._lists: list[list[list[int]]] = self._tables.tolist()
+        self._level_of: Ints = np.searchsorted(self._sizes, np.arange(MILLI + 1), side="right").astype(np.int64)
+        self._levels: list[int] = self._level_of.tolist()
+        self._several = tuple(self._group([(task, weight) for task, weight in tasks if task.cards > 1]))
+
+    def _group(self, several: Sequence[tuple[Task, int]]) -> Iterator[_Several]:
+        for share, cards in sorted({(task.share_milli, task.cards) for task, _ in several}):
+            weights: Ints = np.zeros((len(self._kinds), len(self._cpus) + 1), dtype=np.int64)
+            for task, weight in several:
+                if (task.share_milli, task.cards) == (share, cards):
+                    self._add(weights, task, weight)
+            yield _Several(share, cards, weights, weights.tolist())
+
+    def _add(self, table: Ints, task: Task, weight: int) -> None:
+        """Add a task's weight for every kind that it accepts, from the CPU that it needs upward."""
+        step = self._cpus.index(task.cpu_milli) + 1
+        for at, kind in enumerate(self._kinds):
+            if allows(kind, task.family, task.models):
+                table[at, step:] += weight
+
+    # -- one node ----------------------------------------------------------------------------------------------------
+
+    def fragments(self, left: Sequence[int], kinds: Sequence[int], cpu: int) -> int:
+        """Return the fragments of one node.
+
+        Args:
+            left: Thousandths left of each card.
+            kinds: Kind of each card.
+            cpu: Free CPU.
+        """
+        step = bisect_right(self._cpus, cpu)
+        usable = sum(
+            milli * self._lists[kind][step][self._levels[milli]] for milli, kind in zip(left, kinds, strict=True)
+        )
+        for group in self._several:
+            fitting = [(milli, kind) for milli, kind in zip(left, kinds, strict=True) if milli >= group.share_milli]
+            usable += _usable_together(group, fitting, step)
+        return self.total * sum(left) - usable
+
+    def trial(self, left: Sequence[int], kinds: Sequence[int], cpu: int, change: tuple[int, int]) -> int:
+        """Return the fragments of one node if the card at ``change[0]`` had ``change[1]`` left."""
+        column, after = change
+        trial = list(left)
+        trial[column] = after
+        return self.fragments(trial, kinds, cpu)
+
+    # -- many nodes --------------------------------------------------------------------------------------------------
+
+    def columns(self, left: Ints, kinds: Ints, cpu: Ints) -> Ints:
+        """Return the fragments of many nodes whose cards are all of one kind (``kinds``, one a row)."""
+        steps = np.searchsorted(self._cpu_column, cpu, side="right")
+        usable: Ints = (left * self._tables[kinds[:, None], steps[:, None], self._level_of[left]]).sum(axis=1)
+        for group in self._several:
+            fits = left >= group.share_milli
+            amount = np.where(fits, left, 0).sum(axis=1)
+            usable += np.where(fits.sum(axis=1) >= group.cards, group.weights[kinds, steps] * amount, 0)
+        fragments: Ints = self.total * left.sum(axis=1) - usable
+        return fragments
+
+    def trials(self, left: Ints, after: Ints, kinds: Ints, cpu: Ints) -> Ints:
+        """Return the fragments of many nodes if one card (by column) had ``after`` left instead of ``left``."""
+        steps = np.searchsorted(self._cpu_column, cpu, side="right")
+        place = (kinds[:, None], steps[:, None])
+        terms = left * self._tables[(*place, self._level_of[left])]
+        usable: Ints = terms.sum(axis=1)[:, None] - terms + after * self._tables[(*place, self._level_of[after])]
+        for group in self._several:
+            fits, fits_after = left >= group.share_milli, after >= group.share_milli
+            count = fits.sum(axis=1)[:, None] - fits + fits_after
+            part = left * fits
+            amount = part.sum(axis=1)[:, None] - part + after * fits_after
+            usable += np.where(count >= group.cards, group.weights[place] * amount, 0)
+        fragments: Ints = self.total * (left.sum(axis=1)[:, None] - left + after) - usable
+        return fragments
+
+
+def _usable_together(group: _Several, fitting: Sequence[tuple[int, int]], step: int) -> int:
+    """Return weight times share that tasks of several cards can use of one node's cards of sufficient share."""
+    if len(fitting) < group.cards:
+        return 0
+    kinds = {kind for _, kind in fitting}
+    if len(kinds) == 1:
+        return group.lists[kinds.pop()][step] * sum(milli for milli, _ in fitting)
+    # On a node of several kinds a task's cards are of one kind: pods that mix kinds of cards are rare.
+    by_kind = {kind: [milli for milli, its in fitting if its == kind] for kind in kinds}
+    return sum(group.lists[kind][step] * sum(lefts) for kind, lefts in by_kind.items() if len(lefts) >= group.cards)
+
+
+def left_of(card: CardState, slots: int, memory: int, cores: int, *, exclusive: bool) -> int:
+    """Return the thousandths of a card that are left, given what is used of it."""
+    if exclusive or slots >= card.total_slots or not card.healthy or card.cordoned:
+        return 0
+    by_memory = MILLI * (card.total_memory - memory) // card.total_memory if card.total_memory else 0
+    by_cores = MILLI * (card.total_cores - cores) // card.total_cores if card.total_cores else 0
+    return max(0, min(by_memory, by_cores))
+
+
+def left_before(card: CardState) -> int:
+    """Return what is left of a card without the plan."""
+    return left_of(card, card.used_slots, card.used_memory, card.used_cores, exclusive=card.exclusive > 0)
+
+
+def left_after(card: CardState) -> int:
+    """Return what is left of a card with the plan."""
+    exclusive = card.exclusive + card.extra_exclusive > 0
+    return left_of(card, card.slots_after, card.memory_after, card.cores_after, exclusive=exclusive)
+
+
+def left_columns(scan: Scan, slots: Ints, memory: Ints, cores: Ints, exclusive: Bools) -> Ints:
+    """Return the thousandths left of every card of a scan, given what is used of them."""
+    fleet, rows = scan.fleet, scan.rows
+    shut = exclusive | (slots >= scan.total_slots) | ~fleet.healthy[rows] | fleet.cordoned[rows] | ~scan.present
+    by_memory = MILLI * (scan.total_memory - memory) // np.maximum(scan.total_memory, 1)
+    by_cores = MILLI * (scan.total_cores - cores) // np.maximum(scan.total_cores, 1)
+    left: Ints = np.where(shut, 0, np.maximum(0, np.minimum(by_memory, by_cores)))
+    return left
+
+
+def columns_before(scan: Scan) -> Ints:
+    """Return what is left of every card without the plan."""
+    return left_columns(scan, scan.used_slots, scan.used_memory, scan.used_cores, scan.exclusive_before)
+
+
+def columns_after(scan: Scan) -> Ints:
+    """Return what is left of every card with the plan."""
+    return left_columns(scan, scan.slots_after(), scan.memory_after(), scan.cores_after(), scan.exclusive)
+
+
+def free_cpu(view: NodeView) -> int:
+    """Return the free CPU of a node; endless when unknown."""
+    return ENDLESS_CPU if view.cpu_free == UNKNOWN_CPU else view.cpu_free
+
+
+def free_cpu_column(scan: Scan) -> Ints:
+    """Return the free CPU of every row; endless when unknown."""
+    fleet, rows = scan.fleet, scan.rows
+    total = fleet.cpu_total[rows]
+    cpu: Ints = np.where(total < 0, ENDLESS_CPU, total - fleet.cpu_used[rows])
+    return cpu
+
+
+def mixed_rows(scan: Scan) -> Bools:
+    """Mark rows with cards of more than one kind; :meth:`Meter.columns` does not hold for them."""
+    first = scan.kind[:, :1]
+    mixed: Bools = (scan.present & (scan.kind != first)).any(axis=1)
+    return mixed

@@ -1,0 +1,199 @@
+"""fgd, fgd-plus and balanced: place where it costs the least future.
+
+``fgd`` is fragmentation gradient descent as published (see :mod:`fragments`), with its whole-number score: the
+published curves depend on the ties that the rounding makes.
+
+``fgd-plus`` and ``balanced`` do not round, and add two terms: idle share that the node's free CPU cannot feed
+(*stranded*), and *pressure*, which keeps models of card that many pods insist on for those pods::
+
+    score = -(growth of fragments) - stranded_weight * (growth of stranded) - pressure * (share placed)
+
+all three in cards.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+
+from gpuslice.placement.fleet import Bools, Floats, Ints
+from gpuslice.placement.mix import MILLI, cpu_per_card, typical
+from gpuslice.placement.outlook import MILLION, Outlook
+from gpuslice.placement.policies import fragments
+from gpuslice.placement.policies.fragments import ENDLESS_CPU, Meter
+from gpuslice.placement.scan import Scan
+from gpuslice.placement.shape import Block, PodShape
+from gpuslice.placement.view import CardState, NodeView
+
+_HUNDRED: Final = 100
+_Number = TypeVar("_Number", float, Floats)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What distinguishes the members of the family."""
+
+    percent: int
+    """Part of all pods that the typical tasks cover."""
+    by_demand: bool = False
+    cpu_only: bool = False
+    rounded: bool = False
+    stranded_weight: float = 0.0
+    pressure_weight: float = 0.0
+
+
+TUNINGS: Final = {
+    "fgd": Tuning(percent=95, cpu_only=True, rounded=True),
+    "fgd-plus": Tuning(percent=95, stranded_weight=1.0, pressure_weight=1.0),
+    "balanced": Tuning(percent=100, by_demand=True, stranded_weight=0.1, pressure_weight=1.0),
+}
+
+
+class CardGradient:
+    """Cards whose use makes the fewest fragments first."""
+
+    def __init__(self, name: str, tuning: Tuning, meter: Meter) -> None:
+        self.name = name
+        self._tuning = tuning
+        self._meter = meter
+
+    def keys(self, view: NodeView, block: Block, usable: Sequence[int]) -> list[int]:
+        """Return minus the fragments of the node with one slice on each card (for ``fgd`` its whole-number score)."""
+        left = [fragments.left_after(card) for card in view.cards]
+        kinds = [card.kind for card in view.cards]
+        cpu = max(0, fragments.free_cpu(view) - view.cpu_wanted)
+        found = [
+            -self._meter.trial(left, kinds, cpu, (column, _left_with(view.cards[column], block))) for column in usable
+        ]
+        if self._tuning.rounded:
+            before = self._meter.fragments(left, kinds, fragments.free_cpu(view))
+            found = _rounded(np.array(found, dtype=np.int64) + before, self._meter.total).tolist()
+        return found
+
+    def columns(self, scan: Scan, block: Block, usable: Bools) -> Ints:
+        """Return the same in columns."""
+        left = fragments.columns_after(scan)
+        after = _columns_with(scan, block)
+        cpu = fragments.free_cpu_column(scan)
+        cpu_after = np.maximum(0, cpu - scan.cpu_wanted)
+        kinds = scan.kind[:, 0].astype(np.int64)
+        keys = -self._meter.trials(left, after, kinds, cpu_after)
+        before = self._meter.columns(left, kinds, cpu) if self._tuning.rounded else np.zeros(len(left), dtype=np.int64)
+        for at in np.flatnonzero(fragments.mixed_rows(scan)).tolist():
+            self._mixed_row(scan, at, (left, after, keys, before), (int(cpu[at]), int(cpu_after[at])), usable)
+        return _rounded(keys + before[:, None], self._meter.total) if self._tuning.rounded else keys
+
+    def _mixed_row(
+        self, scan: Scan, at: int, columns: tuple[Ints, Ints, Ints, Ints], cpus: tuple[int, int], usable: Bools
+    ) -> None:
+        left, after, keys, before = columns
+        mine = np.flatnonzero(scan.present[at]).tolist()
+        kinds = scan.kind[at, mine].tolist()
+        now = left[at, mine].tolist()
+        if self._tuning.rounded:
+            before[at] = self._meter.fragments(now, kinds, cpus[0])
+        for place, column in enumerate(mine):
+            if usable[at, column]:
+                keys[at, column] = -self._meter.trial(now, kinds, cpus[1], (place, int(after[at, column])))
+
+
+class NodeGradient:
+    """Nodes on which the pod makes the fewest fragments first."""
+
+    def __init__(self, name: str, tuning: Tuning, meter: Meter, outlook: Outlook) -> None:
+        self.name = name
+        self._tuning = tuning
+        self._meter = meter
+        self._cpu_per_card = cpu_per_card(outlook.counts)
+        self._pressure = outlook.pressure()
+        self._pressure_column: Ints = np.array(self._pressure, dtype=np.int64)
+
+    def score(self, view: NodeView, shape: PodShape) -> float:
+        """Return the score of one node."""
+        before = [fragments.left_before(card) for card in view.cards]
+        after = [fragments.left_after(card) for card in view.cards]
+        kinds = [card.kind for card in view.cards]
+        cpu = fragments.free_cpu(view)
+        cpu_after = max(0, cpu - shape.cpu_milli)
+        growth = self._meter.fragments(after, kinds, cpu_after) - self._meter.fragments(before, kinds, cpu)
+        if self._tuning.rounded:
+            return float(_rounded(np.array([-growth]), self._meter.total)[0])
+        stranded = self._stranded(sum(after), cpu_after) - self._stranded(sum(before), cpu)
+        pressed = sum(self._pressure[k] * (b - a) for k, b, a in zip(kinds, before, after, strict=True))
+        return self._combine(float(growth), float(stranded), float(pressed))
+
+    def scores(self, scan: Scan, shape: PodShape) -> Floats:
+        """Return the score of every row."""
+        before, after = fragments.columns_before(scan), fragments.columns_after(scan)
+        cpu = fragments.free_cpu_column(scan)
+        cpu_after = np.maximum(0, cpu - shape.cpu_milli)
+        kinds = scan.kind[:, 0].astype(np.int64)
+        growth = self._meter.columns(after, kinds, cpu_after) - self._meter.columns(before, kinds, cpu)
+        for at in np.flatnonzero(fragments.mixed_rows(scan)).tolist():
+            mine = np.flatnonzero(scan.present[at]).tolist()
+            each = scan.kind[at, mine].tolist()
+            growth[at] = self._meter.fragments(
+                after[at, mine].tolist(), each, int(cpu_after[at])
+            ) - self._meter.fragments(before[at, mine].tolist(), each, int(cpu[at]))
+        if self._tuning.rounded:
+            return _rounded(-growth, self._meter.total).astype(np.float64)
+        stranded = self._stranded_column(after.sum(axis=1), cpu_after) - self._stranded_column(before.sum(axis=1), cpu)
+        pressed: Ints = (self._pressure_column[scan.kind] * (before - after)).sum(axis=1)
+        return self._combine(*(term.astype(np.float64) for term in (growth, stranded, pressed)))
+
+    def _stranded(self, left: int, cpu: int) -> int:
+        """Return idle share beyond what the free CPU can feed, in thousandths of a card times CPU per card."""
+        if cpu >= ENDLESS_CPU // 2:
+            return 0
+        return max(0, left * self._cpu_per_card - cpu * MILLI)
+
+    def _stranded_column(self, left: Ints, cpu: Ints) -> Ints:
+        return np.where(cpu >= ENDLESS_CPU // 2, 0, np.maximum(0, left * self._cpu_per_card - cpu * MILLI))
+
+    def _combine(self, growth: _Number, stranded: _Number, pressed: _Number) -> _Number:
+        """Return the score from the three terms in their own whole units; the same operations for one and for many."""
+        cards = growth / (max(self._meter.total, 1) * float(MILLI))
+        starved = self._tuning.stranded_weight * (stranded / (self._cpu_per_card * float(MILLI)))
+        scarce = self._tuning.pressure_weight * (pressed / (MILLION * float(MILLI)))
+        return -cards - starved - scarce
+
+
+def _left_with(card: CardState, block: Block) -> int:
+    """Return what is left of a card with one slice of the block on top of the plan."""
+    memory = max(
+        card.extra_memory[step] + (request.memory_on(card.total_memory) if request else 0)
+        for step, request in enumerate(block.steps)
+    )
+    cores = max(
+        card.extra_cores[step] + (request.core_percent if request else 0) for step, request in enumerate(block.steps)
+    )
+    exclusive = card.exclusive + card.extra_exclusive > 0 or block.exclusive
+    return fragments.left_of(
+        card, card.slots_after + 1, card.used_memory + memory, card.used_cores + cores, exclusive=exclusive
+    )
+
+
+def _columns_with(scan: Scan, block: Block) -> Ints:
+    memory = np.stack([scan.extra_memory[step] + scan.wanted(block, step) for step in range(len(block.steps))]).max(
+        axis=0
+    )
+    cores = np.stack(
+        [scan.extra_cores[step] + (request.core_percent if request else 0) for step, request in enumerate(block.steps)]
+    ).max(axis=0)
+    exclusive = np.ones_like(scan.exclusive) if block.exclusive else scan.exclusive
+    return fragments.left_columns(
+        scan, scan.slots_after() + 1, scan.used_memory + memory, scan.used_cores + cores, exclusive
+    )
+
+
+def _rounded(gain: Ints, total: int) -> Ints:
+    """Return int(100 x sigmoid(gain in cards)), the published score."""
+    rounded: Ints = (_HUNDRED * (1.0 / (1.0 + np.exp(-(gain / (max(total, 1) * float(MILLI))))))).astype(np.int64)
+    return rounded
+
+
+def meter_of(tuning: Tuning, outlook: Outlook) -> Meter:
+    """Return the meter for a member of the family."""
+    mix = typical(outlook.counts, percent=tuning.percent, by_demand=tuning.by_demand, cpu_only=tuning.cpu_only)
+    return Meter(mix, outlook)

@@ -1,0 +1,66 @@
+"""topology-aware: well-connected cards for pods that want several, and the least missed card for pods that want one."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from gpuslice.placement.fleet import Bools, Floats, Ints
+from gpuslice.placement.policies.load import FULL, NodeLoad
+from gpuslice.placement.policies.policy import Weights
+from gpuslice.placement.scan import Scan
+from gpuslice.placement.shape import Block, PodShape
+from gpuslice.placement.topology import best_set, worst_link
+from gpuslice.placement.view import NodeView
+
+NAME: Final = "topology-aware"
+_LOAD_RANGE: Final = 4 * FULL
+
+
+class CardWiring:
+    """The cards of the best set first."""
+
+    name = NAME
+
+    def keys(self, view: NodeView, block: Block, usable: Sequence[int]) -> list[int]:
+        """Return 1 for the cards of the best set and 0 for the others; 0 for all where links are unknown."""
+        if not view.links:
+            return [0] * len(usable)
+        chosen = best_set(view.links, sum(1 << column for column in usable), block.cards)
+        return [int(column in chosen) for column in usable]
+
+    def columns(self, scan: Scan, block: Block, usable: Bools) -> Ints:
+        """Return the same in columns."""
+        keys = np.zeros(usable.shape, dtype=np.int64)
+        enough = usable.sum(axis=1) >= block.cards
+        for at in np.flatnonzero(enough).tolist():
+            links = scan.fleet.links(int(scan.rows[at]))
+            if links:
+                mask = sum(1 << column for column in np.flatnonzero(usable[at]).tolist())
+                keys[at, list(best_set(links, mask, block.cards))] = 1
+        return keys
+
+
+class NodeWiring:
+    """Nodes whose chosen cards have the better worst link first; among equals fuller nodes."""
+
+    name = NAME
+
+    def __init__(self, weights: Weights) -> None:
+        self._load = NodeLoad("binpack", weights, +1)
+        self._range = float(_LOAD_RANGE * max(1, weights.slots + weights.cores + weights.memory))
+
+    def score(self, view: NodeView, shape: PodShape) -> float:
+        """Return the worst link of the pod's worst set, plus the node's load as a fraction below one."""
+        worst = min((worst_link(view.links, columns) for columns in view.chosen if len(columns) > 1), default=0)
+        return worst + self._load.score(view, shape) / self._range
+
+    def scores(self, scan: Scan, shape: PodShape) -> Floats:
+        """Return the same for every row."""
+        worst: Floats = np.zeros(len(scan.rows), dtype=np.float64)
+        several = [chosen for block, chosen in zip(shape.blocks, scan.chosen, strict=True) if block.cards > 1]
+        if several:
+            for at, row in enumerate(scan.rows.tolist()):
+                links = scan.fleet.links(row)
+                worst[at] = min(worst_link(links, np.flatnonzero(chosen[at]).tolist()) for chosen in several)
+        return worst + self._load.scores(scan, shape) / self._range

@@ -1,0 +1,158 @@
+"""The column scan says what plain Python says, on every node, for every policy."""
+
+import numpy as np
+import pytest
+from hypothesis import given as forall
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from gpuslice.devices.inventory import Card
+from gpuslice.devices.requests import CardSelection, ContainerDemand, ContainerRequest, PodRequest, Role
+from gpuslice.placement.fit import Fit, fit_node
+from gpuslice.placement.ledger import Ledger
+from gpuslice.placement.mix import Task
+from gpuslice.placement.policies.registry import NAMES, PolicyDefaults, resolve
+from gpuslice.placement.scan import scan_nodes
+from gpuslice.placement.shape import PodShape, shape_of
+from tests.placement.build import BINPACK, key, node, roles_of, run, seen
+
+MODELS = ("NVIDIA A10", "NVIDIA A100-SXM4-40GB", "NVIDIA H100")
+CHAINS = ("binpack,numa", "topology-aware,spread", "numa,topology-aware", "mutex,spread")
+
+requests_ = st.builds(
+    ContainerRequest,
+    cards=st.integers(1, 4),
+    memory_mib=st.sampled_from((0, 1, 300, 500, 1000)),
+    core_percent=st.sampled_from((0, 10, 50, 99)),
+)
+percents = st.builds(ContainerRequest, cards=st.integers(1, 2), memory_percent=st.sampled_from((1, 33, 50, 100)))
+wholes = st.builds(
+    lambda cards: ContainerRequest(cards=cards, memory_percent=100, core_percent=100, exclusive=True), st.integers(1, 4)
+)
+any_request = st.one_of(requests_, requests_, percents, wholes)
+selections = st.builds(
+    CardSelection,
+    use_types=st.sampled_from(((), ("A100",), ("A10", "H100"))),
+    refuse_uuids=st.sampled_from(((), ("GPU-0-1", "GPU-1-0"))),
+    use_uuids=st.sampled_from(((), (), ("GPU-0-0", "GPU-1-1", "GPU-2-0"))),
+    same_numa=st.booleans(),
+)
+
+
+@st.composite
+def pod_requests(draw: st.DrawFn) -> PodRequest:
+    roles = draw(st.lists(st.sampled_from((Role.INIT, Role.SIDECAR)), max_size=2))
+    apps = draw(st.integers(1, 2))
+    demands = [
+        ContainerDemand(f"c{at}", role, draw(any_request)) for at, role in enumerate([*roles, *[Role.APP] * apps])
+    ]
+    return PodRequest(tuple(demands), draw(selections))
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Ledger:
+    """Return a few nodes with odd cards and some pods on them."""
+    ledger = Ledger()
+    for at in range(draw(st.integers(1, 4))):
+        models = draw(st.sampled_from((MODELS[:1], MODELS[1:2], MODELS)))
+        cards = [
+            Card(
+                uuid=f"GPU-{at}-{n}",
+                memory_mib=draw(st.sampled_from((500, 1000, 1001))),
+                slots=draw(st.integers(0, 4)),
+                cores=draw(st.sampled_from((100, 150))),
+                model=draw(st.sampled_from(models)),
+                family=draw(st.sampled_from(("nvidia", "nvidia", "nvidia", "ascend"))),
+                numa=draw(st.sampled_from((None, 0, 1))),
+                healthy=draw(st.integers(0, 9)) > 0,
+                cordoned=draw(st.integers(0, 9)) == 0,
+            )
+            for n in range(draw(st.integers(0, 6)))
+        ]
+        links = draw(st.sampled_from((False, True)))
+        matrix = tuple(
+            tuple(0 if a == b else 10 * (1 + (a * b + a + b) % 6) for b in range(len(cards))) for a in range(len(cards))
+        )
+        cpu = draw(st.sampled_from((-1, 0, 4000, 64000)))
+        ready = draw(st.integers(0, 9)) > 0
+        ledger.apply(node(f"n{at}", *cards, links=matrix if links else (), cpu_milli=cpu, ready=ready))
+    for at, asked in enumerate(draw(st.lists(pod_requests(), max_size=5))):
+        run(ledger, f"old{at}", asked, cpu_milli=draw(st.sampled_from((0, 500, 3000))))
+    return ledger
+
+
+TASKS = st.dictionaries(
+    st.builds(
+        Task,
+        cpu_milli=st.sampled_from((0, 1000, 8000)),
+        share_milli=st.sampled_from((100, 333, 500, 1000)),
+        cards=st.integers(1, 4),
+        models=st.sampled_from(((), ("A100",), ("A10", "H100"))),
+    ),
+    st.integers(1, 50),
+    max_size=6,
+)
+
+
+def plain(ledger: Ledger, shape: PodShape, defaults: PolicyDefaults) -> list[tuple[int, float]]:
+    policy = resolve(shape.request, defaults, ledger.outlook)
+    found: list[tuple[int, float]] = []
+    for row in range(ledger.fleet.rows):
+        fit = fit_node(ledger.fleet, row, shape, policy)
+        found.append((0, fit.score) if isinstance(fit, Fit) else (int(fit), 0.0))
+    return found
+
+
+@pytest.mark.parametrize("name", [*NAMES, *CHAINS])
+@settings(max_examples=60, deadline=None)
+@forall(data=st.data())
+def test_columns_agree_with_plain_python(name: str, data: st.DataObject) -> None:
+    ledger = data.draw(clusters())
+    ledger.observer.fix(data.draw(TASKS))
+    shape = shape_of(data.draw(pod_requests()), data.draw(st.sampled_from((0, 2000))))
+    defaults = PolicyDefaults(node=name, card=name)
+    expected = plain(ledger, shape, defaults)
+    policy = resolve(shape.request, defaults, ledger.outlook)
+    codes, scores = scan_nodes(ledger.fleet, np.arange(ledger.fleet.rows), shape, policy)
+    assert [(int(code), float(score)) for code, score in zip(codes, scores, strict=True)] == expected
+
+
+@pytest.mark.parametrize("name", ["binpack", "balanced", "topology-aware"])
+@settings(max_examples=40, deadline=None)
+@forall(data=st.data())
+def test_cached_verdicts_agree_with_fresh_ones(name: str, data: st.DataObject) -> None:
+    """Whatever happens between two looks, the cache answers what a scan of everything would."""
+    ledger = data.draw(clusters())
+    shape = shape_of(data.draw(pod_requests()))
+    defaults = PolicyDefaults(node=name, card=name)
+    for step in range(data.draw(st.integers(1, 6))):
+        policy = resolve(shape.request, defaults, ledger.outlook)
+        codes, scores = ledger.scores.verdicts(ledger.fleet, shape, policy)
+        fast = [(int(code), float(score)) for code, score in zip(codes, scores, strict=True)]
+        assert fast == plain(ledger, shape, defaults)
+        asked = data.draw(pod_requests())
+        placed = run(ledger, f"new{step}", asked, defaults=BINPACK)
+        if placed is not None and data.draw(st.booleans()):
+            ledger.apply(seen(f"new{step}", placed, terminal=True))
+        if data.draw(st.integers(0, 3)) == 0:
+            ledger.apply(node(f"extra{step}", Card(uuid=f"GPU-x{step}", memory_mib=1000)))
+
+
+@settings(max_examples=150, deadline=None)
+@forall(data=st.data())
+def test_a_placement_never_overcommits_and_keeps_cards_apart(data: st.DataObject) -> None:
+    ledger = data.draw(clusters())
+    name = data.draw(st.sampled_from([*NAMES, *CHAINS]))
+    asked = data.draw(pod_requests())
+    placed = run(ledger, "new", asked, defaults=PolicyDefaults(node=name, card=name))
+    if placed is None:
+        return
+    assert not ledger.conflicts
+    for demand in asked.containers:
+        shares = placed.containers[demand.name]
+        assert len({share.card for share in shares}) == demand.request.cards == len(shares)
+    again = seen("new", placed, roles=roles_of(asked), init_done=True)
+    ledger.apply(again)
+    ledger.check_invariants()
+    assert not ledger.conflicts
+    assert ledger.holdings["new"].key == key("new")
