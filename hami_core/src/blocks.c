@@ -130,22 +130,33 @@ block_peek(enum block_space space, uint64_t key, struct block *out)
 	return lookup(space, key, out, false);
 }
 
+/* Remove the first block of an owner at or behind *at. */
+static bool
+take_owned(struct shard *shard, uint64_t owner, size_t *at, struct block *out)
+{
+	bool found = false;
+	lock_acquire(&shard->lock);
+	for (; *at < shard->capacity && !found; *at += !found) {
+		found = shard->slots[*at].key != 0 && shard->slots[*at].owner == owner;
+	}
+	if (found) {
+		*out = shard->slots[*at];
+		remove_at(shard, *at);
+	}
+	lock_release(&shard->lock);
+	return found;
+}
+
+/* `dropped` runs without a lock: it may look into the tables itself. */
 void
 blocks_drop_owner(uint64_t owner, void (*dropped)(const struct block *))
 {
 	for (unsigned i = 0; i < SHARDS; i++) {
-		struct shard *shard = &shards[i];
-		lock_acquire(&shard->lock);
-		for (size_t at = 0; at < shard->capacity;) {
-			struct block block = shard->slots[at];
-			if (block.key == 0 || block.owner != owner) {
-				at++;
-				continue;
-			}
+		struct block block;
+		size_t at = 0;
+		while (take_owned(&shards[i], owner, &at, &block)) {
 			dropped(&block);
-			remove_at(shard, at);
 		}
-		lock_release(&shard->lock);
 	}
 }
 

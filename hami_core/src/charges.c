@@ -2,6 +2,7 @@
 
 #include "driver.h"
 #include "log.h"
+#include "small.h"
 
 uint16_t
 device_number(const struct device *device)
@@ -44,5 +45,10 @@ charge_remember(const struct device *device, enum block_space space, uint64_t ke
 void
 charge_forget(const struct block *block)
 {
-	quota_refund(device_at(block->device), block->kind, block->bytes);
+	struct device *device = device_at(block->device);
+	if (block->space == SPACE_ADDRESS && block->kind != KIND_POOL && block->bytes <= SMALL_LIMIT) {
+		small_freed(device, block->key, block->bytes);
+	} else if (block->space != SPACE_CHUNK) {
+		quota_refund(device, block->kind, block->bytes);
+	}
 }

@@ -6,8 +6,7 @@
 #include "devices.h"
 #include "quota.h"
 
-/* The driver hands device memory out in such units; smaller requests share one. */
-#define SMALL_UNIT 512U
+/* Device memory comes in pages of this size. */
 #define LARGE_UNIT (2ULL << 20)
 
 static inline uint64_t
@@ -16,11 +15,11 @@ round_up(uint64_t bytes, uint64_t unit)
 	return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
 }
 
-/* What a plain allocation of that size is charged: whole 2 MiB pages from that size on, 512 bytes below it. */
+/* What an allocation with pages of its own is charged. */
 static inline uint64_t
 charge_size(uint64_t bytes)
 {
-	return round_up(bytes, bytes >= LARGE_UNIT ? LARGE_UNIT : SMALL_UNIT);
+	return round_up(bytes, LARGE_UNIT);
 }
 
 /* Number of a device in this process's table. */

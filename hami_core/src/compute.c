@@ -2,7 +2,7 @@
  * measurement.
  *
  * A launch takes its forecast cost from a small process-local allowance (one relaxed atomic); when that is empty the
- * process draws a new one from the shared bucket, waits if the bucket is in debt, and lets this launch be measured.
+ * process draws a new one from the shared bucket, waits if the bucket is in debt, and has the next launch measured.
  * Long kernels are measured one by one and charged what they really added to the container's use of the device.
  *
  * Never: a thread of our own, a wait for the device, a wait without end. While work of this process is unfinished a
@@ -42,6 +42,7 @@ struct device_state {
 	int64_t others_seen_ns;
 	bool limited;
 	bool contended;
+	bool sample_next; /* measure the next short launch: it follows one that keeps the stream busy */
 } __attribute__((aligned(64)));
 
 uint32_t compute_open_at = UINT32_MAX;
@@ -271,16 +272,19 @@ begin_short(int number, struct device *device, struct launch *launch, struct for
 	struct device_state *state = &states[number];
 	int64_t left = __atomic_sub_fetch(&state->allowance_ns, launch->cost_ns, __ATOMIC_RELAXED);
 	if (LIKELY(left >= 0)) {
-		if (UNLIKELY((next_random() & SAMPLE_MASK) == 0)) {
+		if (UNLIKELY(__atomic_load_n(&state->sample_next, __ATOMIC_RELAXED) ||
+		             (next_random() & SAMPLE_MASK) == 0)) {
+			__atomic_store_n(&state->sample_next, false, __ATOMIC_RELAXED);
 			measure(number, device, launch, forecast, false);
 		}
 		return;
 	}
-	draw(number, device, DRAW_NS, forecast);
-	account(device, state, DRAW_NS, false);
+	int64_t charge = bias_apply(device, DRAW_NS);
+	draw(number, device, charge, forecast);
+	account(device, state, charge, false);
 	__atomic_add_fetch(&state->allowance_ns, DRAW_NS, __ATOMIC_RELAXED);
 	__atomic_add_fetch(&state->drawn_ns, DRAW_NS, __ATOMIC_RELAXED);
-	measure(number, device, launch, forecast, false);
+	__atomic_store_n(&state->sample_next, true, __ATOMIC_RELAXED);
 }
 
 void

@@ -62,6 +62,7 @@ postfork_child(void)
 	state_postfork_child();
 	devices_postfork_child();
 	blocks_postfork_child();
+	small_postfork_child();
 	pools_postfork_child();
 	vmm_postfork_child();
 	compute_postfork_child();

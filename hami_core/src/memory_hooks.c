@@ -7,6 +7,7 @@
 #include "driver.h"
 #include "hooks.h"
 #include "pools.h"
+#include "small.h"
 
 /* Device quota is full or the card is: let the memory live on the host, where the container may do so. */
 static cu_result
@@ -51,6 +52,34 @@ device_share_is_full(struct device *device, uint64_t size)
 	return resident > share || size > share - resident;
 }
 
+/* Charge pages of its own for a large block; on a full quota give back what this process only keeps in reserve. */
+static bool
+charge_pages(struct device *device, unsigned kind, uint64_t size)
+{
+	return quota_charge(device, kind, size) || (pools_give_back(device) && quota_charge(device, kind, size)) ||
+	       (small_give_back(device) && quota_charge(device, kind, size));
+}
+
+/* A block that may share a page with others. */
+static cu_result
+allocate_small(struct device *device, cu_deviceptr *address, size_t bytes)
+{
+	if (!small_begin(device) && !(pools_give_back(device) && small_begin(device))) {
+		return CU_OUT_OF_MEMORY;
+	}
+	cu_result result = driver()->cuMemAlloc_v2(address, bytes);
+	if (result != CU_OK) {
+		small_cancel(device);
+		return result;
+	}
+	if (!small_placed(device, *address, bytes)) {
+		driver()->cuMemFree_v2(*address);
+		return CU_OUT_OF_MEMORY;
+	}
+	charge_remember(device, SPACE_ADDRESS, *address, KIND_DATA, bytes, current_owner());
+	return CU_OK;
+}
+
 EXPORTED cu_result
 cuMemAlloc_v2(cu_deviceptr *address, size_t bytes)
 {
@@ -63,12 +92,14 @@ cuMemAlloc_v2(cu_deviceptr *address, size_t bytes)
 		return real(address, bytes);
 	}
 
+	if (bytes <= SMALL_LIMIT) {
+		return allocate_small(device, address, bytes);
+	}
 	uint64_t size = charge_size(bytes);
 	if (device_share_is_full(device, size)) {
 		return spill(device, address, bytes, false);
 	}
-	if (!quota_charge(device, KIND_DATA, size) &&
-	    !(pools_give_back(device) && quota_charge(device, KIND_DATA, size))) {
+	if (!charge_pages(device, KIND_DATA, size)) {
 		return CU_OUT_OF_MEMORY;
 	}
 	cu_result result = real(address, bytes);

@@ -6,6 +6,7 @@ void driver_postfork_child(void);
 void blocks_postfork_child(void);
 void state_postfork_child(void);
 void devices_postfork_child(void);
+void small_postfork_child(void);
 void pools_postfork_child(void);
 void vmm_postfork_child(void);
 void compute_postfork_child(void);

@@ -36,8 +36,14 @@ forecast_learn(struct forecast *forecast, int64_t measured_ns, bool contended)
 		forecast->samples = 1;
 		return;
 	}
-	if (contended && measured_ns > 2 * cost) {
-		measured_ns = 2 * cost;
+	if (contended) {
+		/* A slice of somebody else's only ever adds: follow downward fast, upward slowly. */
+		int64_t most = cost / 32 + 1;
+		int64_t up = measured_ns - cost < most ? measured_ns - cost : most;
+		cost += measured_ns < cost ? (measured_ns - cost) / 4 : up;
+		forecast->cost_ns = cost < 1 ? 1 : cost;
+		forecast->samples += forecast->samples < MAX_SAMPLES;
+		return;
 	}
 	uint32_t weight = forecast->samples + 1;
 	cost += (measured_ns - cost) / (int64_t)weight;

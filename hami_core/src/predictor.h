@@ -18,7 +18,8 @@ struct forecast {
 /* The entry of a launch; replaces an older one that fell on the same place. Never NULL. */
 struct forecast *forecast_of(const void *function, uint64_t blocks, uint32_t threads);
 
-/* Learn a duration. `contended`: something else may have run in between, so an outlier upward counts at most double. */
+/* Learn a duration. `contended`: something else may have run in between, so that longer
+ * durations count little; what that hides from a forecast, the bias brings back. */
 void forecast_learn(struct forecast *forecast, int64_t measured_ns, bool contended);
 
 void forecasts_clear(void);

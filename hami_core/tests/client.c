@@ -1,0 +1,454 @@
+/* A CUDA program that does what it is told on stdin, one command a line, and answers each with one line on stdout:
+ * "<result> [values…]", result being the driver's code. Linked to libcuda.so.1 like any program.
+ *
+ *   device N                      primary context of a device becomes current
+ *   context N | uncontext         a context of its own (pushed), destroyed again
+ *   alloc KIND BYTES              KIND: plain pitch managed async pool vmm array array3d mipmap module small
+ *   free                          the newest one, by its own function
+ *   freeall
+ *   freeas FUNCTION               newest address with cuMemFree_v2 or cuMemFreeAsync
+ *   badfree ADDRESS
+ *   fill BYTES                    plain allocations of that size until refused: number granted
+ *   race BYTES ROUNDS             allocate and free at random: granted, refused
+ *   info | total N                free and total bytes
+ *   nvml N                        total used free of NVML
+ *   processes N                   NVML compute processes: count and pid:bytes…
+ *   kernel NAME                   load it
+ *   launch COUNT [sync]           blocks 1: nanoseconds taken
+ *   run MILLISECONDS [sync]       launch until the time is over: launches, nanoseconds
+ *   graph COUNT                   capture COUNT launches, then launch the graph once
+ *   wait                          cuCtxSynchronize
+ *   cycle COUNT BYTES LIVE        alloc + free pairs with LIVE blocks held: nanoseconds a pair
+ *   fork COMMAND…                 run one command in a child and answer its line
+ *   sleep MILLISECONDS | pid | quit
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cuda_abi.h"
+#include "nvml_abi.h"
+
+cu_result cuModuleGetFunction(cu_function *function, cu_module module, const char *name);
+cu_result cuCtxSynchronize(void);
+cu_result cuCtxSetCurrent(cu_context context);
+cu_result cuGraphDestroy(cu_graph graph);
+cu_result cuMemAddressReserve(cu_deviceptr *address, size_t bytes, size_t align, cu_deviceptr hint, unsigned long long f);
+cu_result cuMemAddressFree(cu_deviceptr address, size_t bytes);
+cu_result cuStreamSynchronize(cu_stream stream);
+nvml_result nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvml_device *device);
+
+#define MAX_HELD 300000
+
+struct held {
+	char kind[12];
+	cu_deviceptr address;
+	uint64_t handle;
+	size_t bytes;
+};
+
+static struct held held[MAX_HELD];
+static size_t held_count;
+static cu_device current;
+static cu_function function;
+static cu_stream capture_stream;
+static cu_pool own_pool;
+
+static long long
+now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static int
+alloc_vmm(struct held *block, size_t bytes)
+{
+	struct cu_allocation_prop prop = {.type = CU_ALLOCATION_PINNED, .location = {CU_LOCATION_DEVICE, current}};
+	cu_handle handle;
+	int result = cuMemCreate(&handle, bytes, &prop, 0);
+	block->handle = handle;
+	if (result == CU_OK) {
+		cuMemAddressReserve(&block->address, bytes, 0, 0, 0);
+		result = cuMemMap(block->address, bytes, 0, handle, 0);
+		cuMemRelease(handle);
+	}
+	return result;
+}
+
+static int
+alloc_kind(const char *kind, size_t bytes, struct held *block)
+{
+	size_t pitch;
+	cu_array array = NULL;
+	cu_mipmap mipmap = NULL;
+	int result = CU_INVALID_VALUE;
+	if (strcmp(kind, "plain") == 0) {
+		return cuMemAlloc_v2(&block->address, bytes);
+	}
+	if (strcmp(kind, "pitch") == 0) {
+		return cuMemAllocPitch_v2(&block->address, &pitch, bytes / 1024, 1024, 4);
+	}
+	if (strcmp(kind, "managed") == 0) {
+		return cuMemAllocManaged(&block->address, bytes, CU_ATTACH_GLOBAL);
+	}
+	if (strcmp(kind, "async") == 0) {
+		return cuMemAllocAsync(&block->address, bytes, NULL);
+	}
+	if (strcmp(kind, "pool") == 0) {
+		struct cu_pool_props props = {.allocation_type = 1, .location = {CU_LOCATION_DEVICE, current}};
+		if (own_pool == NULL && (result = cuMemPoolCreate(&own_pool, &props)) != CU_OK) {
+			return result;
+		}
+		return cuMemAllocFromPoolAsync(&block->address, bytes, own_pool, NULL);
+	}
+	if (strcmp(kind, "vmm") == 0) {
+		return alloc_vmm(block, bytes);
+	}
+	if (strcmp(kind, "array") == 0) {
+		struct cu_array_descriptor d = {.width = 4096, .height = bytes / 16384, .format = 0x20, .channels = 1};
+		result = cuArrayCreate_v2(&array, &d);
+	} else if (strcmp(kind, "array3d") == 0) {
+		struct cu_array3d_descriptor d = {
+		        .width = 1024, .height = 256, .depth = bytes / 1048576, .format = 0x20, .channels = 1};
+		result = cuArray3DCreate_v2(&array, &d);
+	} else if (strcmp(kind, "mipmap") == 0) {
+		struct cu_array3d_descriptor d = {
+		        .width = 1024, .height = bytes / 4096, .depth = 0, .format = 0x20, .channels = 1};
+		result = cuMipmappedArrayCreate(&mipmap, &d, 3);
+		array = (cu_array)mipmap;
+	}
+	block->handle = (uint64_t)(uintptr_t)array;
+	return result;
+}
+
+static int
+free_block(const struct held *block)
+{
+	if (strcmp(block->kind, "vmm") == 0) {
+		int result = cuMemUnmap(block->address, block->bytes);
+		cuMemAddressFree(block->address, block->bytes);
+		return result;
+	}
+	if (strncmp(block->kind, "array", 5) == 0) {
+		return cuArrayDestroy((cu_array)(uintptr_t)block->handle);
+	}
+	if (strcmp(block->kind, "mipmap") == 0) {
+		return cuMipmappedArrayDestroy((cu_mipmap)(uintptr_t)block->handle);
+	}
+	if (strcmp(block->kind, "async") == 0 || strcmp(block->kind, "pool") == 0) {
+		int result = cuMemFreeAsync(block->address, NULL);
+		cuStreamSynchronize(NULL);
+		return result;
+	}
+	return cuMemFree_v2(block->address);
+}
+
+static void
+do_alloc(const char *rest)
+{
+	struct held block = {.handle = 0};
+	unsigned long long bytes = 0;
+	sscanf(rest, "%11s %llu", block.kind, &bytes);
+	block.bytes = bytes;
+	int result = alloc_kind(block.kind, bytes, &block);
+	if (result == CU_OK && held_count < MAX_HELD) {
+		held[held_count++] = block;
+	}
+	printf("%d %llu\n", result, block.address);
+}
+
+static void
+do_fill(unsigned long long bytes)
+{
+	unsigned long count = 0;
+	int result;
+	struct held block = {.kind = "plain", .bytes = bytes};
+	while (held_count < MAX_HELD && (result = cuMemAlloc_v2(&block.address, bytes)) == CU_OK) {
+		held[held_count++] = block;
+		count++;
+	}
+	printf("%d %lu\n", result, count);
+}
+
+static void
+do_race(unsigned long long bytes, unsigned long rounds)
+{
+	unsigned long granted = 0, refused = 0, other = 0;
+	unsigned seed = (unsigned)getpid();
+	cu_deviceptr live[64];
+	unsigned count = 0;
+	for (unsigned long i = 0; i < rounds; i++) {
+		unsigned turn = (unsigned)rand_r(&seed);
+		if (count > 0 && (turn % 4 == 0 || count == 64)) {
+			unsigned at = turn % count;
+			cuMemFree_v2(live[at]);
+			live[at] = live[--count];
+			continue;
+		}
+		int result = cuMemAlloc_v2(&live[count], bytes + turn % 4 * bytes);
+		granted += result == CU_OK;
+		refused += result == CU_OUT_OF_MEMORY;
+		other += result != CU_OK && result != CU_OUT_OF_MEMORY;
+		count += result == CU_OK;
+	}
+	while (count > 0) {
+		cuMemFree_v2(live[--count]);
+	}
+	printf("0 %lu %lu %lu\n", granted, refused, other);
+}
+
+static void
+do_run(double milliseconds, bool sync)
+{
+	unsigned long launches = 0;
+	long long began = now_ns();
+	long long until = began + (long long)(milliseconds * 1e6);
+	int result = CU_OK;
+	while (now_ns() < until && result == CU_OK) {
+		result = cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+		launches++;
+		if (sync || launches % 16 == 0) {
+			cuStreamSynchronize(NULL);
+		}
+	}
+	cuCtxSynchronize();
+	printf("%d %lu %lld\n", result, launches, now_ns() - began);
+}
+
+static void
+do_launch(unsigned long count, bool sync)
+{
+	long long began = now_ns();
+	int result = CU_OK;
+	for (unsigned long i = 0; i < count && result == CU_OK; i++) {
+		result = cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+		if (sync) {
+			cuStreamSynchronize(NULL);
+		}
+	}
+	printf("%d %lld\n", result, now_ns() - began);
+}
+
+static void
+do_graph(unsigned long count)
+{
+	cu_graph graph = NULL;
+	cu_graph_exec exec = NULL;
+	if (capture_stream == NULL) {
+		cuStreamCreate(&capture_stream, CU_STREAM_NON_BLOCKING);
+	}
+	int result = cuStreamBeginCapture_v2(capture_stream, 0);
+	for (unsigned long i = 0; i < count && result == CU_OK; i++) {
+		result = cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, capture_stream, NULL, NULL);
+	}
+	result = result != CU_OK ? result : cuStreamEndCapture(capture_stream, &graph);
+	result = result != CU_OK ? result : cuGraphInstantiateWithFlags(&exec, graph, 0);
+	result = result != CU_OK ? result : cuGraphLaunch(exec, capture_stream);
+	cuStreamSynchronize(capture_stream);
+	cuGraphExecDestroy(exec);
+	cuGraphDestroy(graph);
+	printf("%d\n", result);
+}
+
+static void
+do_cycle(unsigned long count, unsigned long long bytes, unsigned long live)
+{
+	cu_deviceptr *blocks = calloc(live + 1, sizeof *blocks);
+	for (unsigned long i = 0; i < live; i++) {
+		cuMemAlloc_v2(&blocks[i], bytes);
+	}
+	long long began = now_ns();
+	cu_deviceptr one;
+	int result = CU_OK;
+	for (unsigned long i = 0; i < count; i++) {
+		result = cuMemAlloc_v2(&one, bytes);
+		cuMemFree_v2(one);
+	}
+	long long took = now_ns() - began;
+	for (unsigned long i = 0; i < live; i++) {
+		cuMemFree_v2(blocks[i]);
+	}
+	free(blocks);
+	printf("%d %.2f\n", result, (double)took / (double)count);
+}
+
+static void
+do_nvml(unsigned index, bool processes)
+{
+	nvml_device device;
+	struct nvml_memory memory = {0, 0, 0};
+	nvmlInit_v2();
+	int result = nvmlDeviceGetHandleByIndex_v2(index, &device);
+	if (!processes) {
+		result = result != NVML_OK ? result : nvmlDeviceGetMemoryInfo(device, &memory);
+		printf("%d %llu %llu %llu\n", result, memory.total, memory.used, memory.free);
+		return;
+	}
+	struct nvml_process list[64];
+	unsigned int count = 64;
+	result = nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list);
+	printf("%d %u", result, count);
+	for (unsigned int i = 0; i < count && i < 64; i++) {
+		printf(" %u:%llu", list[i].pid, list[i].used_bytes);
+	}
+	printf("\n");
+}
+
+static void
+do_kernel(const char *name)
+{
+	static char ptx[4096];
+	snprintf(ptx, sizeof ptx, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry %s()\n{\nret;\n}\n", name);
+	cu_module module;
+	int result = cuModuleLoadData(&module, ptx);
+	result = result != CU_OK ? result : cuModuleGetFunction(&function, module, name);
+	printf("%d\n", result);
+}
+
+static void execute(char *line);
+
+static void
+do_fork(char *rest)
+{
+	fflush(stdout);
+	pid_t child = fork();
+	if (child == 0) {
+		execute(rest);
+		fflush(stdout);
+		_exit(0);
+	}
+	waitpid(child, NULL, 0);
+}
+
+static void
+do_context(unsigned long device)
+{
+	cu_context context = NULL;
+	int result = cuCtxCreate_v2(&context, 0, (cu_device)device);
+	struct held block = {.kind = "context", .handle = (uint64_t)(uintptr_t)context};
+	if (result == CU_OK) {
+		held[held_count++] = block;
+	}
+	printf("%d\n", result);
+}
+
+static void
+do_info(void)
+{
+	size_t free_bytes = 0, total_bytes = 0;
+	int result = cuMemGetInfo_v2(&free_bytes, &total_bytes);
+	printf("%d %zu %zu\n", result, free_bytes, total_bytes);
+}
+
+static void
+do_free(const char *how)
+{
+	if (held_count == 0) {
+		printf("-1\n");
+		return;
+	}
+	struct held *block = &held[--held_count];
+	if (strcmp(how, "cuMemFree_v2") == 0) {
+		printf("%d\n", cuMemFree_v2(block->address));
+	} else if (strcmp(how, "cuMemFreeAsync") == 0) {
+		int result = cuMemFreeAsync(block->address, NULL);
+		cuStreamSynchronize(NULL);
+		printf("%d\n", result);
+	} else if (strcmp(block->kind, "context") == 0) {
+		printf("%d\n", cuCtxDestroy_v2((cu_context)(uintptr_t)block->handle));
+	} else {
+		printf("%d\n", free_block(block));
+	}
+}
+
+static void
+do_device(cu_device device)
+{
+	cu_context context = NULL;
+	current = device;
+	int result = cuDevicePrimaryCtxRetain(&context, device);
+	printf("%d\n", result != CU_OK ? result : cuCtxSetCurrent(context));
+}
+
+static void
+do_total(cu_device device)
+{
+	size_t bytes = 0;
+	int result = cuDeviceTotalMem_v2(&bytes, device);
+	printf("%d %zu\n", result, bytes);
+}
+
+static void
+execute(char *line)
+{
+	char word[24] = "", a[64] = "", b[64] = "", c[64] = "";
+	sscanf(line, "%23s %63s %63s %63s", word, a, b, c);
+	unsigned long long x = strtoull(a, NULL, 0), y = strtoull(b, NULL, 0), z = strtoull(c, NULL, 0);
+	if (strcmp(word, "device") == 0) {
+		do_device((cu_device)x);
+	} else if (strcmp(word, "context") == 0) {
+		do_context(x);
+	} else if (strcmp(word, "alloc") == 0) {
+		do_alloc(line + 6);
+	} else if (strcmp(word, "free") == 0) {
+		do_free("");
+	} else if (strcmp(word, "freeas") == 0) {
+		do_free(a);
+	} else if (strcmp(word, "freeall") == 0) {
+		while (held_count > 0) {
+			free_block(&held[--held_count]);
+		}
+		printf("0\n");
+	} else if (strcmp(word, "badfree") == 0) {
+		printf("%d\n", cuMemFree_v2(x));
+	} else if (strcmp(word, "fill") == 0) {
+		do_fill(x);
+	} else if (strcmp(word, "race") == 0) {
+		do_race(x, y);
+	} else if (strcmp(word, "info") == 0) {
+		do_info();
+	} else if (strcmp(word, "total") == 0) {
+		do_total((cu_device)x);
+	} else if (strcmp(word, "nvml") == 0 || strcmp(word, "processes") == 0) {
+		do_nvml((unsigned)x, word[0] == 'p');
+	} else if (strcmp(word, "kernel") == 0) {
+		do_kernel(a);
+	} else if (strcmp(word, "launch") == 0) {
+		do_launch(x, strcmp(b, "sync") == 0);
+	} else if (strcmp(word, "run") == 0) {
+		do_run((double)x, strcmp(b, "sync") == 0);
+	} else if (strcmp(word, "graph") == 0) {
+		do_graph(x);
+	} else if (strcmp(word, "wait") == 0) {
+		printf("%d\n", cuCtxSynchronize());
+	} else if (strcmp(word, "cycle") == 0) {
+		do_cycle(x, y, z);
+	} else if (strcmp(word, "fork") == 0) {
+		do_fork(line + 5);
+	} else if (strcmp(word, "pid") == 0) {
+		printf("0 %d\n", (int)getpid());
+	} else if (strcmp(word, "quit") == 0) {
+		exit(0);
+	} else {
+		printf("-2 %s?\n", word);
+	}
+}
+
+int
+main(void)
+{
+	char line[4096];
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	printf("%d ready\n", cuInit(0));
+	while (fgets(line, sizeof line, stdin) != NULL) {
+		execute(line);
+	}
+	return 0;
+}
