@@ -29,3 +29,11 @@ clock_wait_until(uint64_t moment_ns)
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
 	}
 }
+
+void
+clock_poll(void)
+{
+	if (region()->clock == CLOCK_VIRTUAL) {
+		clock_wait_until(clock_now() + 1000);
+	}
+}

@@ -15,4 +15,7 @@ uint64_t clock_now(void);
 /* Return at the given moment or later; never call with the region lock held. */
 void clock_wait_until(uint64_t moment_ns);
 
+/* A program asks again and again whether something is done: on a virtual clock each question takes a microsecond. */
+void clock_poll(void);
+
 #endif

@@ -4,6 +4,9 @@
 
 static const uint64_t MIB = 1024ULL * 1024ULL;
 
+/* Holds of this process on each shared object: one bit in the object stands for all of them. */
+static uint32_t local_holds[MAX_SHARED];
+
 static const struct card *
 card_of(uint32_t domain)
 {
@@ -137,6 +140,7 @@ shared_create(uint32_t domain, enum memory_kind kind, uint64_t bytes, uint64_t *
 		memory->holders[region_slot() / 64] |= 1ULL << (region_slot() % 64);
 		memory->used = true;
 		ledger_holding(domain)->bytes[kind] -= bytes;
+		local_holds[i] = 1;
 		*generation = memory->generation;
 		found = i;
 	}
@@ -151,6 +155,7 @@ shared_hold(uint32_t index, uint64_t generation)
 	struct shared_memory *memory = &region()->shared[index % MAX_SHARED];
 	bool valid = memory->used && memory->generation == generation;
 	if (valid) {
+		local_holds[index % MAX_SHARED]++;
 		memory->holders[region_slot() / 64] |= 1ULL << (region_slot() % 64);
 	}
 	region_unlock();
@@ -163,6 +168,10 @@ shared_drop(uint32_t index)
 	struct region *r = region();
 	region_lock();
 	struct shared_memory *memory = &r->shared[index];
+	if (--local_holds[index] > 0) {
+		region_unlock();
+		return;
+	}
 	memory->holders[region_slot() / 64] &= ~(1ULL << (region_slot() % 64));
 	bool held = false;
 	for (unsigned i = 0; i < MAX_CLIENTS / 64; i++) {

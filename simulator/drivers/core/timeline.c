@@ -190,7 +190,7 @@ timeline_submit(uint32_t domain, uint64_t work_ns)
 	timeline_advance(domain);
 	struct holding *holding = ledger_holding(domain);
 	holding->work.submitted_ns += work_ns;
-	holding->work.launches++;
+	holding->work.launches += work_ns > 1; /* an event is one nanosecond */
 	uint64_t position = holding->work.submitted_ns;
 	join(&region()->domains[domain], (uint16_t)region_slot(), (uint16_t)(holding - region_self()->holdings));
 	region_unlock();

@@ -292,3 +292,9 @@ block_alone_in_chunk(const struct block *block)
 {
 	return *chunk_count(block->address) == 1;
 }
+
+bool
+block_is_device(cu_deviceptr address)
+{
+	return units != NULL && address >= arena && address < arena + unit_count * UNIT;
+}

@@ -32,6 +32,8 @@ struct block *block_new(int device, enum block_use use, uint64_t bytes);
 void block_delete(struct block *block);
 /* The block that holds an address, or NULL. */
 struct block *block_find(cu_deviceptr address);
+/* Whether an address lies in the space that this driver hands out. */
+bool block_is_device(cu_deviceptr address);
 /* The block that starts at an address, or NULL. */
 struct block *block_at(cu_deviceptr address);
 

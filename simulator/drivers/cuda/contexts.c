@@ -60,7 +60,10 @@ context_close(struct context *context)
 {
 	context_release_memory(context);
 	context->live = false;
-	ledger_refund(context->domain, KIND_CONTEXT, region()->inventory.context_bytes);
+	ledger_refund(context->domain, KIND_CONTEXT, region()->inventory.context_bytes + context->limit_bytes);
+	context->limit_bytes = 0;
+	context->peers[0] = 0;
+	context->peers[1] = 0;
 }
 
 cu_result

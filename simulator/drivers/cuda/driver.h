@@ -31,6 +31,8 @@ struct context {
 	bool primary;
 	bool live;
 	uint64_t limits[16];
+	uint64_t limit_bytes; /* charged for limits above their defaults */
+	uint64_t peers[2];    /* devices this context may reach, by ordinal */
 	int cache_config, bank_config;
 	struct context *next;
 	struct stream *default_stream;

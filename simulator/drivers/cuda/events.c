@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "graphs.h"
+#include "pools.h"
 #include "streams.h"
 
 static const uint64_t EVENT_MAGIC = 0x746e657665757067ULL;
@@ -18,6 +19,7 @@ struct event {
 	bool queued; /* in the list of its domain */
 	uint64_t position;
 	uint64_t moment_ns;
+	struct graph *capture; /* recorded into this capture */
 	struct event *next;
 };
 
@@ -104,7 +106,7 @@ fake_cuEventDestroy(void *handle)
 }
 
 static void
-record(struct event *event, const struct stream *stream)
+record(struct event *event, struct stream *stream)
 {
 	pthread_mutex_lock(&mutex);
 	if (event->queued) {
@@ -112,11 +114,11 @@ record(struct event *event, const struct stream *stream)
 	}
 	settle(event->domain);
 	event->recorded = true;
+	/* A nanosecond of its own work: the event happens when its process next has the device. */
+	stream->tail = timeline_submit(event->domain, 1);
 	event->position = stream->tail;
-	event->reached = timeline_reached(event->domain, event->position, NULL);
-	if (event->reached) {
-		event->moment_ns = clock_now();
-	} else {
+	event->reached = timeline_reached(event->domain, event->position, &event->moment_ns);
+	if (!event->reached) {
 		struct event *tail = first[event->domain] != NULL ? last[event->domain] : NULL;
 		event->next = NULL;
 		event->queued = true;
@@ -138,6 +140,7 @@ fake_cuEventRecord(void *handle, void *stream_handle)
 	if (event == NULL || stream == NULL || event->domain != stream->context->domain) {
 		return CU_INVALID_HANDLE;
 	}
+	event->capture = stream->capture;
 	if (stream->capture != NULL) {
 		return graph_capture_work(stream->capture, 0);
 	}
@@ -174,7 +177,11 @@ fake_cuEventQuery(void *handle)
 	if (event == NULL) {
 		return CU_INVALID_HANDLE;
 	}
-	return is_reached(event) ? CU_OK : CU_NOT_READY;
+	bool reached = is_reached(event);
+	if (!reached) {
+		clock_poll();
+	}
+	return reached ? CU_OK : CU_NOT_READY;
 }
 
 cu_result
@@ -188,6 +195,7 @@ fake_cuEventSynchronize(void *handle)
 		timeline_wait(event->domain, event->position);
 		is_reached(event);
 	}
+	pools_trim_after_sync(event->context->device);
 	return CU_OK;
 }
 
@@ -226,6 +234,9 @@ fake_cuStreamWaitEvent(void *stream_handle, void *handle, unsigned flags)
 	struct event *event = event_checked(handle);
 	if (stream == NULL || event == NULL || flags > 1) {
 		return flags > 1 ? CU_INVALID_VALUE : CU_INVALID_HANDLE;
+	}
+	if (event->capture != NULL && stream->capture == NULL) {
+		graph_join(event->capture, stream);
 	}
 	if (stream->capture != NULL) {
 		return graph_capture_work(stream->capture, 0);

@@ -80,13 +80,28 @@ memory_allocate(enum memory_kind kind, uint64_t bytes, struct block **out)
 	return context == NULL ? CU_INVALID_CONTEXT : memory_allocate_in(context, kind, bytes, out);
 }
 
+struct block *
+memory_adopt(struct context *context, uint64_t bytes)
+{
+	blocks_lock();
+	struct block *block = block_new(context->device, BLOCK_RESERVED, bytes);
+	if (block != NULL) {
+		link_block(context, block);
+	}
+	blocks_unlock();
+	return block;
+}
+
 static void
 release_locked(struct block *block)
 {
 	uint32_t domain = block->context->domain;
-	bool shares = shares_chunk(block);
+	bool adopted = block->use == BLOCK_RESERVED;
+	bool shares = !adopted && shares_chunk(block);
 	uint64_t refund = shares && !block->shared ? (block_alone_in_chunk(block) ? SMALL_CHUNK : 0) : block->charged;
-	ledger_requested(domain, -(int64_t)block->bytes);
+	if (!adopted) {
+		ledger_requested(domain, -(int64_t)block->bytes);
+	}
 	if (block->shared) {
 		shared_drop(block->share);
 	} else if (refund != 0) {

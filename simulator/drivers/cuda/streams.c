@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "graphs.h"
+#include "pools.h"
 
 static const uint64_t STREAM_MAGIC = 0x6d61657274737067ULL;
 
@@ -101,7 +102,11 @@ fake_cuStreamQuery(void *handle)
 	if (stream->capture != NULL) {
 		return CU_STREAM_CAPTURE_UNSUPPORTED;
 	}
-	return timeline_reached(stream->context->domain, stream->tail, NULL) ? CU_OK : CU_NOT_READY;
+	bool reached = timeline_reached(stream->context->domain, stream->tail, NULL);
+	if (!reached) {
+		clock_poll();
+	}
+	return reached ? CU_OK : CU_NOT_READY;
 }
 
 cu_result
@@ -118,6 +123,7 @@ fake_cuStreamSynchronize(void *handle)
 		return CU_NO_DEVICE;
 	}
 	timeline_wait(stream->context->domain, stream->tail);
+	pools_trim_after_sync(stream->context->device);
 	return CU_OK;
 }
 
@@ -132,6 +138,7 @@ fake_cuCtxSynchronize_v2(void *handle)
 		return CU_NO_DEVICE;
 	}
 	timeline_wait(context->domain, timeline_tail(context->domain));
+	pools_trim_after_sync(context->device);
 	return CU_OK;
 }
 
