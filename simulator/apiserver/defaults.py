@@ -15,6 +15,7 @@ def default_pod(pod: Object) -> None:
     if isinstance(spec, dict):
         pods.default_pod_spec(spec)
         pods.default_requests(spec)
+    pod["status"] = pod.get("status") or {}
     pods.default_conditions(pod)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from simulator.apiserver import defaults, pods, quantities
+from simulator.apiserver import cel_syntax, defaults, pods, quantities
 from simulator.apiserver.failures import FieldError, Object, Raw
 
 Storage = tuple[str, str]
@@ -91,6 +91,12 @@ def _validate_hook(hook: Object, where: str) -> list[FieldError]:
     elif effects not in {"None", "NoneOnDryRun"}:
         detail = 'supported values: "None", "NoneOnDryRun"'
         problems.append(FieldError("NotSupported", f"{where}.sideEffects", effects, detail))
+    for index, condition in enumerate(hook.get("matchConditions") or ()):
+        try:
+            cel_syntax.parse(condition.get("expression", ""))
+        except cel_syntax.CelSyntaxError as error:
+            place = f"{where}.matchConditions[{index}].expression"
+            problems.append(FieldError("Invalid", place, condition.get("expression"), f"compilation failed: {error}"))
     if bool(client.get("url")) is bool(client.get("service")):
         problems.append(
             FieldError("Required", f"{where}.clientConfig", None, "exactly one of url or service is required")

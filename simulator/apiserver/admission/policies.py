@@ -1,7 +1,7 @@
 """ValidatingAdmissionPolicies: CEL rules that the server itself evaluates."""
 
-from simulator.apiserver import failures, selectors
-from simulator.apiserver.admission import cel, rules
+from simulator.apiserver import cel, failures, selectors
+from simulator.apiserver.admission import rules
 from simulator.apiserver.admission.rules import Write
 from simulator.apiserver.calls import State
 from simulator.apiserver.failures import Object, StatusError

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 import aiohttp
 import msgspec
 
-from simulator.apiserver import failures, jsonpatch, selectors
-from simulator.apiserver.admission import cel, rules
+from simulator.apiserver import cel, failures, jsonpatch, selectors
+from simulator.apiserver.admission import rules
 from simulator.apiserver.admission.rules import Write
 from simulator.apiserver.calls import State
 from simulator.apiserver.failures import Object, StatusError
@@ -85,8 +85,10 @@ class Webhooks:
         try:
             operations = msgspec.json.decode(base64.b64decode(response["patch"]))
             return jsonpatch.apply_json_patch(copy.deepcopy(write.new), operations)
-        except (ValueError, msgspec.DecodeError, StatusError) as error:
-            raise failures.internal(f'webhook "{hook["name"]}" answered with an unusable patch: {error}') from error
+        except (ValueError, msgspec.DecodeError) as error:
+            raise failures.internal(f'webhook "{hook["name"]}" answered with an unreadable patch: {error}') from error
+        except StatusError as error:
+            raise failures.internal(str(error.__cause__ or error)) from error
 
     async def validate(self, write: Write) -> None:
         """Ask all validating webhooks at once; the first refusal in their order counts."""
@@ -185,8 +187,7 @@ def _conditions_hold(hook: Object, write: Write) -> bool:
     if broken:
         if hook.get("failurePolicy") == "Ignore":
             return False
-        why = f'failed calling webhook "{hook["name"]}": match conditions: {broken}'
-        raise failures.forbidden(write.call.resource.plural, write.call.resource.group, write.name, why)
+        raise failures.forbidden(write.call.resource.plural, write.call.resource.group, write.name, broken)
     return True
 
 
@@ -211,7 +212,9 @@ def _response(body: bytes, uid: str) -> Object:
         if review.get("kind") != "AdmissionReview" or review.get("apiVersion") != "admission.k8s.io/v1":
             raise _Unreachable(f"expected AdmissionReview admission.k8s.io/v1, got {review.get('apiVersion')!r}")
         if response["uid"] != uid:
-            raise _Unreachable(f'expected response.uid="{uid}", got "{response["uid"]}"')
+            raise _Unreachable(
+                f'received invalid webhook response: expected response.uid="{uid}", got "{response["uid"]}"'
+            )
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
         raise _Unreachable(f"the answer is not an AdmissionReview: {error}") from error
     found: Object = response
@@ -227,7 +230,5 @@ def _denied(name: str, status: Object) -> StatusError:
         message = f"{prefix}: {status['reason']}"
     else:
         message = f"{prefix} without explanation"
-    code = status.get("code") or 0
-    return StatusError(
-        code if code >= 400 else 403, status.get("reason") or "Forbidden", message, details=status.get("details")
-    )
+    code: int = status.get("code") or 0
+    return StatusError(max(code, 400), status.get("reason") or "", message, details=status.get("details"))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from simulator.apiserver.admission.cel_syntax import CelSyntaxError, Node, parse
+from simulator.apiserver.cel_syntax import CelSyntaxError, Node, parse
 
 Value = Any
 Variables = Mapping[str, Value]
