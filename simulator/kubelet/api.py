@@ -137,7 +137,7 @@ class ClusterApi:
         for attempt in range(_ATTEMPTS):
             try:
                 await self._client.patch(PODS, name, body, namespace=namespace, subresource="status")
-            except (NotFound, Conflict):
+            except NotFound:
                 return
             except (ApiError, Unreachable):
                 await asyncio.sleep(0.1 * 2**attempt)

@@ -61,6 +61,7 @@ class PodWorker:
         self._manager = manager
         self._runtime = runtime
         self._report = report
+        self._reporting = asyncio.Lock()  # two containers that start together must not overtake each other's report
         self._pace = pace
         self._started_at = _now()
         self._keepers: list[asyncio.Task[None]] = []
@@ -188,7 +189,8 @@ class PodWorker:
 
     async def publish(self) -> None:
         """Report the present status."""
-        await self._report(self.pod, self.status())
+        async with self._reporting:
+            await self._report(self.pod, self.status())
 
     def status(self) -> _Status:
         """Return the pod's status as the API server wants it."""
