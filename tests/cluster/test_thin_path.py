@@ -14,9 +14,11 @@ pytestmark = pytest.mark.cluster
 
 OUT_OF_MEMORY = 2
 """CUDA_ERROR_OUT_OF_MEMORY."""
-SHARE = "share; exec sleep 100000"
+SHARE = f"share; {pods.SLEEP}"
 HOLD = "exec share hold"
 CARD_MIB = 40960
+MOST_MIB = 30000
+"""More than half of a card, so that a card holds one such share."""
 OVERHEAD_MIB = 1024
 """Largest part of a quota that a CUDA context itself may take."""
 
@@ -73,7 +75,7 @@ def test_two_pods_on_one_card_have_shares_of_their_own(cluster: Cluster) -> None
 def test_two_containers_of_a_pod_have_different_shares(cluster: Cluster) -> None:
     small = pods.container("small", SHARE, cards=1, memory_mib=2000)
     large = pods.container("large", SHARE, cards=1, memory_mib=6000)
-    plain = pods.container("plain", "env; exec sleep 100000")
+    plain = pods.container("plain", f"env; {pods.SLEEP}")
     cluster.apply(pods.pod("pair", small, large, plain))
     pod = cluster.wait_running("pair")
     assert_share(shares(cluster, pod, "small"), memory_mib=2000, uuids=cards_of(pod, "small"))
@@ -90,14 +92,14 @@ def test_a_pod_with_two_cards_sees_both_in_the_schedulers_order(cluster: Cluster
 
 def test_deletion_frees_the_share(cluster: Cluster) -> None:
     for number in range(4):
-        cluster.apply(pods.card_pod(f"whole-{number}", CARD_MIB))
+        cluster.apply(pods.card_pod(f"whole-{number}", MOST_MIB))
     for number in range(4):
         cluster.wait_running(f"whole-{number}")
-    cluster.apply(pods.card_pod("waiting", CARD_MIB, SHARE))
+    cluster.apply(pods.card_pod("waiting", MOST_MIB, SHARE))
     cluster.wait_pod("waiting", is_refused, what="refused for lack of a card")
     cluster.admin.delete("pods", "default", "whole-2")
     pod = cluster.wait_running("waiting")
-    assert_share(shares(cluster, pod), memory_mib=CARD_MIB, uuids=cards_of(pod))
+    assert_share(shares(cluster, pod), memory_mib=MOST_MIB, uuids=cards_of(pod))
 
 
 def is_refused(pod: Json) -> bool:
@@ -141,7 +143,7 @@ def restart_daemon(cluster: Cluster, daemon: str) -> None:
     """Kill one of the daemons and start it again."""
     if daemon == "plugin":
         cluster.plugins["node-a"].kill()
-        cluster.start_plugin("node-a")
+        cluster.start_plugin("node-a").wait_ready()
         cluster.wait_slices("node-a")
     else:
         getattr(cluster, daemon).restart()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster.build import ensure
 from tests.cluster.harness import cgroups, chart, hardware
-from tests.cluster.harness.api import ApiError, Json
+from tests.cluster.harness.api import ApiError, Json, path_of
 from tests.cluster.harness.control_plane import ControlPlane, free_port
 from tests.cluster.harness.daemons import Daemon
 from tests.cluster.harness.images import Image, app_image, pause_image, share_program
@@ -253,8 +253,7 @@ class Cluster:
 
     def delete_all_pods(self, namespace: str = "default") -> None:
         """Delete every pod and wait until none is left."""
-        for found in self.admin.list("pods", namespace):
-            self.admin.delete("pods", namespace, found["metadata"]["name"], grace_seconds=1)
+        self.admin.request("DELETE", path_of("pods", namespace), {"gracePeriodSeconds": 1})
         wait_until(lambda: not self.admin.list("pods", namespace), what=f"no pods in {namespace}", within_seconds=60)
 
     def describe(self, name: str, namespace: str = "default") -> str:

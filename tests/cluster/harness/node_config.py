@@ -152,6 +152,8 @@ def kubelet_config(
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
         "nodeStatusUpdateFrequency": "1s",
+        "clusterDNS": ["10.96.0.10"],
+        "clusterDomain": "cluster.local",
         "maxPods": 250,
         "kubeAPIQPS": 200,
         "kubeAPIBurst": 400,

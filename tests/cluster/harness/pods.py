@@ -6,7 +6,8 @@ from typing import Any
 from tests.cluster.harness.api import Json
 from tests.cluster.harness.images import APP
 
-SLEEP = "exec sleep 100000"
+SLEEP = "trap 'exit 0' TERM; sleep 100000 & wait"
+"""Runs until it is asked to end, and ends at once then; the first process of a container has no default handler."""
 
 
 def container(

@@ -7,6 +7,7 @@
  * usage: share [hold]
  */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,6 +142,8 @@ main(int argc, char **argv)
 	int count = 0;
 	unsigned int nvml_cards = 0;
 
+	/* As a container's first process it has no default handler. */
+	(void)signal(SIGTERM, _exit);
 	load();
 	check("cuInit", cu_init(0));
 	check("cuDeviceGetCount", cu_count(&count));
