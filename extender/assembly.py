@@ -1,5 +1,6 @@
 """The parts of the extender, wired together."""
 
+import gc
 import time
 from collections.abc import Iterable
 
@@ -49,7 +50,7 @@ class Extender:
         surroundings = Surroundings(clock=time.monotonic, wall_clock=time.time, act=self._act, notice=self._notice)
         self.engine = Engine(families, _terms(settings), surroundings)
         self.gate = Gate()
-        self.promises = Promises(self.engine, self.gate)
+        self.promises = Promises(self.engine, self.gate, ours=self._is_ours)
         self.quota_waits = QuotaWaits(self.engine.quotas, self.engine.ledger)
         self.retries = SampledRetries()
         self.waker = Waker(client, leads=leads)
@@ -59,6 +60,10 @@ class Extender:
         )
         self.preemption = Preemption(client, self.engine, self.reports, budgets=self.feed.budgets_now, leads=leads)
         self._greeted = False
+
+    def _is_ours(self, node: str) -> bool:
+        facts = self.feed.nodes.get("", node)
+        return facts is None or facts.own
 
     # -- the verbs ---------------------------------------------------------------------------------------------------
 
@@ -95,6 +100,11 @@ class Extender:
                     self._settled(uid, dossier.key.namespace)
                     self.engine.dossiers.drop(uid)
         self._wake_for_quota()
+
+    def loaded(self) -> None:
+        """Everything was read: what is here now will stay, so the cycle collector need not walk it again and again."""
+        gc.collect()
+        gc.freeze()
 
     def note_admission(self, facts: PodFacts) -> None:
         """See how far a bound pod has come."""

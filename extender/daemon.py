@@ -8,8 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from extender.assembly import COMPONENT, Extender
 from extender.metrics import LedgerCollector, Metrics
-from extender.routes import Contained, build_app
+from extender.routes import FastPath, build_app
 from extender.settings import ExtenderSettings
+from extender.verbs import Verbs
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.config import load_cluster_config
 from gpuslice.cluster.transport import Transport
@@ -46,10 +47,11 @@ async def _tick(extender: Extender) -> None:
         extender.tick()
 
 
-def build_application(extender: Extender, registry: CollectorRegistry) -> Contained:
+def build_application(extender: Extender, registry: CollectorRegistry) -> FastPath:
     """Put the HTTP side in front of the parts."""
     registry.register(LedgerCollector(extender.engine.ledger, extender.counters, extender.gauges))
-    return Contained(build_app(extender, extender.binder, Metrics(registry), not_ready=extender.leadership.not_ready))
+    verbs = Verbs(extender, extender.binder, Metrics(registry), not_ready=extender.leadership.not_ready)
+    return FastPath(build_app(verbs), verbs)
 
 
 async def serve(settings: ExtenderSettings, stopping: asyncio.Event) -> None:

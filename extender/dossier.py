@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from extender.facts import cpu_milli_of, group_of, pod_key, roles_of
 from gpuslice.devices.pods import Pod
-from gpuslice.devices.requests import PodRequest, Role, containers_of
+from gpuslice.devices.requests import PodRequest, Role
 from gpuslice.placement.decide import Asker
 from gpuslice.placement.events import PodKey
 
@@ -18,8 +18,7 @@ class Dossier:
     request: PodRequest
     asker: Asker
     roles: tuple[tuple[str, Role], ...]
-    containers: tuple[str, ...]
-    """All containers, init containers first."""
+    pod: Pod
     priority: int
     created_at: str
     preempts: bool
@@ -33,7 +32,7 @@ def open_dossier(pod: Pod, request: PodRequest) -> Dossier:
         request=request,
         asker=Asker(pod.metadata.uid, cpu_milli_of(pod), group_of(pod)),
         roles=roles_of(pod),
-        containers=tuple(container.name for container, _ in containers_of(pod)),
+        pod=pod,
         priority=pod.spec.priority or 0,
         created_at=pod.metadata.creation_timestamp or "",
         preempts=pod.spec.preemption_policy != "Never",

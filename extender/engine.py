@@ -42,7 +42,7 @@ class Terms:
     """With ``--scoring filter``: offer only so many of the best nodes."""
     assume_seconds: float = ASSUME_SECONDS
     reserve_seconds: float = RESERVE_SECONDS
-    kept_pods: int = 20_000
+    kept_pods: int = 5_000
     kept_decisions: int = KEPT
 
 

@@ -4,7 +4,9 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from sys import intern
 from types import MappingProxyType
 
 import structlog
@@ -13,13 +15,11 @@ from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.annotations import (
     ALLOCATION,
     CARDS,
-    HAMI_NODE_REGISTER,
     decode_allocation,
-    decode_cards,
-    decode_hami_register,
 )
 from gpuslice.devices.errors import BadAnnotation, BadQuantity
 from gpuslice.devices.families import Families
+from gpuslice.devices.families.register import cards_of_node
 from gpuslice.devices.inventory import NodeCards
 from gpuslice.devices.pods import Node, Pod
 from gpuslice.devices.quantity import parse_quantity
@@ -46,17 +46,20 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node as the ledger sees it. ``cards_text`` is the annotation it was read from; equal text is not read again."""
+    """A node as the ledger sees it."""
 
     seen: NodeSeen
-    cards_text: str = ""
+    mark: int = 0
+    """Hash of what the cards were read from: as long as it stays they are not read again."""
+    own: bool = True
+    """Its cards were registered by our own daemon, not by a plugin of HAMi or a vendor."""
     problem: str = ""
     """Why its cards could not be read; empty when all is well."""
 
 
 def pod_key(pod: Pod) -> PodKey:
     """Say who a pod is."""
-    return PodKey(pod.metadata.uid, pod.metadata.namespace, pod.metadata.name)
+    return PodKey(pod.metadata.uid, intern(pod.metadata.namespace), pod.metadata.name)
 
 
 def pod_facts(pod: Pod) -> PodFacts:
@@ -64,7 +67,7 @@ def pod_facts(pod: Pod) -> PodFacts:
     allocation = _allocation_of(pod) if pod.spec.node_name else None
     seen = PodSeen(
         key=pod_key(pod),
-        node=pod.spec.node_name,
+        node=intern(pod.spec.node_name),
         allocation=allocation,
         roles=roles_of(pod) if allocation is not None else (),
         terminal=pod.is_terminal,
@@ -77,7 +80,7 @@ def pod_facts(pod: Pod) -> PodFacts:
     )
     return PodFacts(
         seen,
-        labels=pod.metadata.labels if allocation is not None else _NO_LABELS,
+        labels=_NO_LABELS if allocation is None else _labels(tuple(sorted(pod.metadata.labels.items()))),
         admitted=pod.is_terminal or pod.status.start_time is not None,
         refused=not pod.spec.node_name and _was_refused(pod),
     )
@@ -120,13 +123,13 @@ def node_facts(node: Node, families: Families, before: NodeFacts | None = None) 
     """Reduce a node. It is ready when the kubelet offers some of a family's resource: then its plugin is registered."""
     name = node.metadata.name
     annotations = node.metadata.annotations
-    text = annotations.get(CARDS) or annotations.get(HAMI_NODE_REGISTER, "")
+    mark = hash((tuple(annotations.items()), tuple(node.status.capacity.items())))
     problem = ""
-    if before is not None and before.cards_text == text:
+    if before is not None and before.mark == mark:
         cards, problem = before.seen.cards, before.problem
     else:
         try:
-            cards = _cards_of(node)
+            cards = _shared(cards_of_node(node, families) or NodeCards(name, ()))
         except BadAnnotation as error:
             cards, problem = NodeCards(name, ()), str(error)
             log.warning("node_cards_unreadable", node=name, error=problem)
@@ -138,16 +141,23 @@ def node_facts(node: Node, families: Families, before: NodeFacts | None = None) 
         cpu_milli=_milli(cpu) if cpu is not None else -1,
         domain=domain,
     )
-    return NodeFacts(seen, text, problem)
+    return NodeFacts(seen, mark, own=CARDS in annotations, problem=problem)
 
 
-def _cards_of(node: Node) -> NodeCards:
-    name, annotations = node.metadata.name, node.metadata.annotations
-    if annotations.get(CARDS):
-        return decode_cards(name, annotations[CARDS])
-    if annotations.get(HAMI_NODE_REGISTER):
-        return decode_hami_register(name, annotations[HAMI_NODE_REGISTER])
-    return NodeCards(name, ())
+def _shared(cards: NodeCards) -> NodeCards:
+    """Let nodes of one make share one matrix of links."""
+    return replace(cards, links=_links(cards.links)) if cards.links else cards
+
+
+@lru_cache(maxsize=256)
+def _links(links: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    return links
+
+
+@lru_cache(maxsize=4096)
+def _labels(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """Let replicas share one set of labels."""
+    return MappingProxyType(dict(pairs))
 
 
 def _plugin_registered(node: Node, cards: NodeCards, families: Families) -> bool:

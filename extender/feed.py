@@ -35,6 +35,9 @@ class Sink(Protocol):
     def observe(self, event: events.Event) -> None:
         """Take a fact."""
 
+    def loaded(self) -> None:
+        """The first lists of nodes and pods have been taken."""
+
     def note_admission(self, facts: PodFacts) -> None:
         """See how far a bound pod has come."""
 
@@ -144,7 +147,9 @@ class Feed:
             now=self._clock(),
         )
         self._sink.observe(relist)
-        self.loaded = True
+        first, self.loaded = not self.loaded, True
+        if first:
+            self._sink.loaded()
         log.info("relisted", nodes=len(nodes), pods=len(pods), seconds=round(time.perf_counter() - started, 3))
 
 

@@ -5,18 +5,22 @@ kube-scheduler tries the pod on another node meanwhile: then the share moves to 
 dropped once the pod itself has been seen.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
+from extender.dossier import Dossier
 from extender.engine import BAD_REQUEST, Engine
 from extender.facts import PodFacts, pod_facts
 from extender.gate import Gate
 from extender.nomination import nominate
 from extender.quotas import QUOTA, of_allocation
-from extender.records import binding_annotations
 from extender.wire import ExtenderPreemptionArgs, ExtenderPreemptionResult
 from gpuslice.devices.allocation import PodAllocation
+from gpuslice.devices.annotations import ALLOCATION, encode_allocation
+from gpuslice.devices.families.render import ALLOCATING, SUCCESS, pod_annotations
+from gpuslice.devices.inventory import NodeCards
 from gpuslice.devices.pods import Pod
 from gpuslice.placement import events
 from gpuslice.placement.audit import Overcommitted
@@ -40,8 +44,10 @@ class BindingPlan:
 class Promises:
     """Every way in which a share is taken, kept or given back."""
 
-    def __init__(self, engine: Engine, gate: Gate) -> None:
+    def __init__(self, engine: Engine, gate: Gate, *, ours: Callable[[str], bool]) -> None:
+        """``ours`` tells whether a node's plugin is our own: others complete the record of a binding themselves."""
         self._engine = engine
+        self._ours = ours
         self._ledger = engine.ledger
         self._gate = gate
         self._doubts: dict[str, list[str]] = {}
@@ -128,11 +134,21 @@ class Promises:
             )
         except Overcommitted as error:
             return f"node {node}: {error}"
-        seconds = int(engine.surroundings.wall_clock())
-        annotations = binding_annotations(found, dossier.containers, engine.families, wall_seconds=seconds)
-        book = self._ledger.book(node)
-        known = book is None or book.cards is None or book.cards.identity_known
-        return BindingPlan(found, annotations, known)
+        return self._written(dossier, found)
+
+    def _written(self, dossier: Dossier, found: PodAllocation) -> BindingPlan:
+        book = self._ledger.book(found.node)
+        cards = NodeCards(found.node, ()) if book is None or book.cards is None else book.cards
+        annotations = pod_annotations(
+            dossier.pod,
+            found,
+            cards,
+            self._engine.families,
+            now_nanoseconds=int(self._engine.surroundings.wall_clock() * 1e9),
+            phase=SUCCESS if self._ours(found.node) else ALLOCATING,
+        )
+        annotations[ALLOCATION] = encode_allocation(found)
+        return BindingPlan(found, annotations, cards.identity_known)
 
     def confirm(self, uid: str) -> None:
         """The binding is written."""

@@ -6,6 +6,7 @@ that machine would be when empty. The ledger is not touched, and every node that
 """
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import replace
 
 import msgspec
@@ -32,7 +33,7 @@ class Simulation:
         self._ledger = ledger
         self._families = families
         self._defaults = defaults
-        self._templates: OrderedDict[str, Ledger] = OrderedDict()
+        self._templates: OrderedDict[Hashable, Ledger] = OrderedDict()
         """One empty machine for each text of the cards annotation."""
 
     def filter(self, nodes: NodeList, request: PodRequest, asker: Asker) -> bytes:
@@ -70,7 +71,7 @@ class Simulation:
 
     def _template(self, node: Node) -> Ledger:
         facts = node_facts(node, self._families)
-        key = f"{facts.cards_text} {facts.seen.ready}"
+        key = (facts.mark, facts.seen.ready)
         known = self._templates.get(key)
         if known is None:
             known = Ledger()

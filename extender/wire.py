@@ -109,45 +109,52 @@ def error_answer(problem: str) -> bytes:
 
 
 class NameTable:
-    """Every node name of a fleet as JSON, in records of equal width, so that an answer is one gather."""
+    """Every node name of a fleet as JSON, in records of equal width, so that an answer is one gather.
+
+    Records begin with the comma that parts them from the one before; the first comma is blanked out.
+    """
 
     def __init__(self, names: Sequence[str], layout: int) -> None:
         self.layout = layout
         """Version of the fleet's layout that the rows belong to."""
-        self._items = _records([msgspec.json.encode(name) + b"," for name in names])
-        self._keys = _records([msgspec.json.encode(name) + b":" for name in names])
-        hosts = [b'{"Host":' + msgspec.json.encode(name) + b',"Score":' for name in names]
-        self._hosts = _records(hosts)
+        encoded = [msgspec.json.encode(name) for name in names]
+        self._items = _records([b"," + name for name in encoded])
+        self._keys = _records([b"," + name + b":" for name in encoded])
+        self._hosts = _records([b',{"Host":' + name + b',"Score":' for name in encoded], room=_SCORES.shape[1])
 
     def name_list(self, rows: Rows) -> bytes:
         """``["a","b"]``."""
-        return b"[" + self._items[rows].tobytes().rstrip(b", ") + b"]"
+        return b"".join((b"[", _first_blank(self._items.take(rows, axis=0)).data, b"]"))
 
     def reasons(self, rows: Rows, text: str) -> bytes:
         """``"a":"text","b":"text"`` without braces."""
-        suffix = np.frombuffer(msgspec.json.encode(text) + b",", dtype=np.uint8)
+        suffix = np.frombuffer(msgspec.json.encode(text), dtype=np.uint8)
         width = self._keys.shape[1]
         out = np.empty((len(rows), width + len(suffix)), dtype=np.uint8)
-        out[:, :width] = self._keys[rows]
+        out[:, :width] = self._keys.take(rows, axis=0)
         out[:, width:] = suffix
-        return out.tobytes().rstrip(b", ")
+        return _first_blank(out).tobytes()
 
     def priorities(self, rows: Rows, scores: npt.NDArray[np.int64]) -> bytes:
         """``[{"Host":"a","Score":7},…]``; scores are 0..10."""
-        width = self._hosts.shape[1]
-        out = np.empty((len(rows), width + 4), dtype=np.uint8)
-        out[:, :width] = self._hosts[rows]
-        out[:, width:] = _SCORES[scores]
-        return b"[" + out.tobytes().rstrip(b", ") + b"]"
+        out = self._hosts.take(rows, axis=0)
+        out[:, -_SCORES.shape[1] :] = _SCORES[scores]
+        return b"".join((b"[", _first_blank(out).data, b"]"))
 
 
-def _records(texts: list[bytes]) -> npt.NDArray[np.uint8]:
-    width = max((len(text) for text in texts), default=1)
+def _records(texts: list[bytes], room: int = 0) -> npt.NDArray[np.uint8]:
+    width = max((len(text) for text in texts), default=1) + room
     padded = b"".join(text.ljust(width) for text in texts)
     return np.frombuffer(padded, dtype=np.uint8).reshape(len(texts), width)
 
 
-_SCORES: Final = np.frombuffer(b"".join(b"%2d}," % score for score in range(11)), dtype=np.uint8).reshape(11, 4)
+def _first_blank(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    if len(records):
+        records[0, 0] = ord(" ")
+    return records
+
+
+_SCORES: Final = np.frombuffer(b"".join(b"%2d}" % score for score in range(11)), dtype=np.uint8).reshape(11, 3)
 
 
 def filter_answer(names: bytes, failures: bytes, nodes: bytes = b"null") -> bytes:

@@ -75,18 +75,26 @@ class KubeClient:
         return msgspec.json.decode(await self.transport.request("GET", resource.path(namespace, name)), type=view)
 
     async def list_all(self, scope: Scope, view: type[V], *, page_size: int = PAGE_SIZE) -> Listing[V]:
-        """Read every object in scope, page by page, as of one moment."""
-        decoder = msgspec.json.Decoder(_Page[view])  # type: ignore[valid-type]  # the view is known at run time only
+        """Read every object in scope, as of one moment."""
         items: list[V] = []
+        resource_version = ""
+        async for page in self.pages(scope, view, page_size=page_size):
+            items += page.items
+            resource_version = page.resource_version
+        return Listing(items, resource_version)
+
+    async def pages(self, scope: Scope, view: type[V], *, page_size: int = PAGE_SIZE) -> AsyncIterator[Listing[V]]:
+        """Yield every object in scope page by page, all as of the moment of the first page."""
+        decoder = msgspec.json.Decoder(_Page[view])  # type: ignore[valid-type]  # the view is known at run time only
         token = ""
         while True:
             query = scope.query() | {"limit": str(page_size)} | ({"continue": token} if token else {})
             path = scope.resource.path(scope.namespace)
             page = decoder.decode(await self.transport.request("GET", path, query=query, timeout_seconds=60.0))
-            items += page.items or []
+            yield Listing(page.items or [], page.metadata.resource_version)
             token = page.metadata.continue_token
             if not token:
-                return Listing(items, page.metadata.resource_version)
+                return
 
     async def watch(self, scope: Scope, resource_version: str, *, timeout_seconds: int) -> AsyncIterator[WatchLine]:
         """Yield changes after ``resource_version`` until the API server ends the watch; an ERROR line is raised."""

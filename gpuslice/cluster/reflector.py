@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from gpuslice.cluster.backoff import Backoff
-from gpuslice.cluster.client import KubeClient, Listing, Scope
+from gpuslice.cluster.client import KubeClient, Scope
 from gpuslice.cluster.errors import ApiError, Expired, Unreachable
 from gpuslice.cluster.timing import REAL_TIME, Timing
 from gpuslice.devices.errors import GpusliceError
@@ -160,19 +160,22 @@ class Reflector(Generic[T]):
         await self._sleep(delay_seconds)
 
     async def _list(self) -> None:
-        listing: Listing[msgspec.Struct] = await self._client.list_all(self._scope, self._view)
-        self.lists += 1
-        self._heard_at = self._clock()
         items: dict[Key, T] = {}
         uids: dict[Key, str] = {}
-        for view in listing.items:
-            metadata = _metadata(view)
-            key = (metadata.namespace, metadata.name)
-            items[key] = self._project(view)
-            uids[key] = metadata.uid
+        resource_version = ""
+        # Page by page, so that only one page of full objects is ever in memory.
+        async for page in self._client.pages(self._scope, self._view):
+            resource_version = page.resource_version
+            for view in page.items:
+                metadata = _metadata(view)
+                key = (metadata.namespace, metadata.name)
+                items[key] = self._project(view)
+                uids[key] = metadata.uid
+        self.lists += 1
+        self._heard_at = self._clock()
         gone = tuple(item for key, item in self._items.items() if uids.get(key) != self._uids[key])
         self._items, self._uids = items, uids
-        self._resource_version = listing.resource_version
+        self._resource_version = resource_version
         self._handle(Listed(items, gone))
         self.synced.set()
 
