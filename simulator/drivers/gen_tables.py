@@ -66,7 +66,7 @@ def stubs(names: list[str], targets: list[str]) -> str:
 
 def exports(names: list[str]) -> str:
     """Return a linker version script that exports the API and our own control functions only."""
-    return "{\n global:\n" + "".join(f"  {name};\n" for name in names) + "  gpusliceFake*;\n local: *;\n};\n"
+    return "{\n global:\n" + "".join(f"  {name};\n" for name in names) + "  gpuslice_fake_*;\n local: *;\n};\n"
 
 
 def cuda_lookup(table: list[list[str]]) -> str:

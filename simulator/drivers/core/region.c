@@ -20,7 +20,7 @@
 #define F_OFD_SETLK 37
 #endif
 
-static const uint64_t MAGIC = 0x677570736c696365ULL + 3;
+static const uint64_t MAGIC = 0x677570736c696365ULL + 4; /* + layout version */
 static const off_t LIFE_BYTES = (off_t)1 << 40; /* OFD locks: one byte a slot */
 static const off_t PID_BYTES = (off_t)1 << 41;  /* POSIX locks: tell an observer the pid in its namespace */
 static const uint32_t WAITERS = 0x80000000U;
@@ -150,6 +150,11 @@ forget_client(uint32_t which)
 		if (memory->used && (memory->holders[which / 64] >> (which % 64) & 1U) != 0) {
 			memory->holders[which / 64] &= ~(1ULL << (which % 64));
 			memory->used = has_holders(memory);
+		}
+	}
+	for (unsigned p = 0; p < MAX_PARTICIPANTS; p++) {
+		if (r->participants[p].state != PARTICIPANT_NONE && r->participants[p].client == which) {
+			r->participants[p].state = PARTICIPANT_NONE;
 		}
 	}
 	r->clients[which].holding_count = 0;
@@ -306,6 +311,8 @@ fill_region(const char *text, uint64_t hash)
 	}
 	const char *clock = getenv("GPUSLICE_FAKE_CLOCK");
 	r->clock = clock != NULL && strcmp(clock, "virtual") == 0 ? CLOCK_VIRTUAL : CLOCK_REAL;
+	const char *expected = getenv("GPUSLICE_FAKE_PARTICIPANTS");
+	r->participants_expected = expected != NULL ? (uint32_t)strtoul(expected, NULL, 10) : 0;
 	r->inventory = parsed;
 	r->inventory_hash = hash;
 	r->boot_hash = boot_hash();

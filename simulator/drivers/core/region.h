@@ -26,6 +26,7 @@ enum {
 	MAX_FAULTS = 64,
 	SAMPLES = 16,
 	SEGMENTS = 1024,
+	MAX_PARTICIPANTS = 256,
 };
 
 enum memory_kind {
@@ -141,6 +142,16 @@ struct fault {
 	int64_t times; /* calls to hit; negative: for ever */
 };
 
+/* A thread that takes part in the virtual clock (clock.h). */
+struct participant {
+	uint32_t state; /* enum participant_state */
+	uint32_t client;
+	uint32_t rank;
+	uint64_t due_ns;
+};
+
+enum participant_state { PARTICIPANT_NONE, PARTICIPANT_RUNNING, PARTICIPANT_WAITING };
+
 struct region_lock {
 	_Atomic uint32_t owner; /* slot + 1, 0 when free; top bit: somebody waits */
 };
@@ -158,6 +169,9 @@ struct region {
 	uint32_t repairs; /* times a dead holder's lock was taken over */
 	enum clock_mode clock;
 	_Atomic uint64_t virtual_ns;
+	uint32_t participants_expected;
+	_Atomic uint32_t turns; /* futex: changes whenever a participant may go on */
+	struct participant participants[MAX_PARTICIPANTS];
 	_Atomic uint32_t driver_state; /* NVML code that every call answers; 0: loaded */
 	_Atomic uint32_t mig_generation;
 	_Atomic uint64_t control_stamp; /* coarse time of the last look at the control file */

@@ -2,7 +2,6 @@
 #include "modules.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +12,7 @@ static const uint64_t FUNCTION_MAGIC = 0x6e6f6974636e7566ULL;
 static const uint64_t BY_INVENTORY = UINT64_MAX;
 
 struct global {
-	char name[128];
+	char *name;
 	struct block *block;
 	struct global *next;
 };
@@ -142,12 +141,14 @@ module_free(struct module *module)
 		if (block_at(global->block->address) == global->block) {
 			memory_release(global->block);
 		}
+		free(global->name);
 		free(global);
 	}
 	while (module->functions != NULL) {
 		struct function *function = module->functions;
 		module->functions = function->next;
 		function->magic = 0;
+		free(function->name);
 		free(function);
 	}
 	if (module->context != NULL) {
@@ -219,14 +220,19 @@ find_function(struct module *module, const char *name)
 			return f;
 		}
 	}
-	if (strlen(name) >= sizeof module->functions->name || (module->ptx != NULL && !ptx_defines(module->ptx, ".entry", name))) {
+	if (module->ptx != NULL && !ptx_defines(module->ptx, ".entry", name)) {
 		return NULL;
 	}
 	struct function *function = calloc(1, sizeof *function);
-	if (function != NULL) {
+	char *copy = strdup(name);
+	if (function == NULL || copy == NULL) {
+		free(function);
+		free(copy);
+		function = NULL;
+	} else {
 		function->magic = FUNCTION_MAGIC;
 		function->module = module;
-		snprintf(function->name, sizeof function->name, "%s", name);
+		function->name = copy;
 		read_time(function);
 		function->next = module->functions;
 		module->functions = function;
@@ -262,16 +268,19 @@ find_global(struct module *module, const char *name, struct global **out)
 	}
 	bool known = module->ptx != NULL && (ptx_defines(module->ptx, ".global", name) || ptx_defines(module->ptx, ".const", name));
 	struct context *context = module->context != NULL ? module->context : context_current();
-	if (!known || strlen(name) >= sizeof module->globals->name || context == NULL) {
+	if (!known || context == NULL) {
 		return CU_NOT_FOUND;
 	}
 	struct global *global = calloc(1, sizeof *global);
-	cu_result result = global != NULL ? memory_allocate_in(context, KIND_MODULE, 4096, &global->block) : CU_OUT_OF_MEMORY;
+	char *copy = strdup(name);
+	bool room = global != NULL && copy != NULL;
+	cu_result result = room ? memory_allocate_in(context, KIND_MODULE, 4096, &global->block) : CU_OUT_OF_MEMORY;
 	if (result != CU_OK) {
 		free(global);
+		free(copy);
 		return result;
 	}
-	snprintf(global->name, sizeof global->name, "%s", name);
+	global->name = copy;
 	global->next = module->globals;
 	module->globals = global;
 	*out = global;

@@ -10,7 +10,7 @@
 struct function {
 	uint64_t magic;
 	struct module *module;
-	char name[128];
+	char *name;
 	uint64_t fixed_ns; /* UINT64_MAX: by the inventory */
 	bool from_argument;
 	struct function *next;
