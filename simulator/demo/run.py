@@ -123,11 +123,11 @@ async def _show(running: Stage, manifests: Sequence[tuple[str, Object]], report:
         reasons = await running.reasons(pods)
     report.placements(pods, reasons)
     report.containers(outcomes)
-    for problem in (*_unsettled(applied, pods), *await _forgery(running), *_audit(running)):
+    for problem in (*_unsettled(running, applied, pods), *await _forgery(running), *_audit(running)):
         report.problem(problem)
 
 
-def _unsettled(applied: Sequence[Applied], pods: Sequence[Object]) -> list[str]:
+def _unsettled(running: Stage, applied: Sequence[Applied], pods: Sequence[Object]) -> list[str]:
     """List the pods that did not come as far as they should."""
     found = [f"{pod.source}: admission refused it: {pod.refusal}" for pod in applied if pod.refusal]
     sources = {pod.uid: pod.source for pod in applied}
@@ -137,7 +137,9 @@ def _unsettled(applied: Sequence[Applied], pods: Sequence[Object]) -> list[str]:
         if must_wait and not refusal_of(pod):
             found.append(f"{name}: should wait with a reason, but is {phase}")
         elif not must_wait and phase not in ("Running", "Succeeded"):
-            found.append(f"{name}: {phase}: {pod['status'].get('message') or refusal_of(pod) or 'no reason given'}")
+            failure = running.plane.scheduler.failures.get(pod["metadata"]["uid"])
+            reason = pod["status"].get("message") or refusal_of(pod) or failure or "no reason given"
+            found.append(f"{name}: {phase}: {reason}")
     return found
 
 

@@ -40,6 +40,8 @@ class SchedulerLoop:
         self._changed = asyncio.Event()
         self.filter_calls: Counter[str] = Counter()
         """Pod UID to the number of /filter calls made for it."""
+        self.failures: dict[str, str] = {}
+        """Pod UID to what went wrong last when it was scheduled or bound."""
 
     async def run(self) -> None:
         """Schedule until cancelled."""
@@ -84,6 +86,7 @@ class SchedulerLoop:
             scores = await extender.prioritize(pod, names) if managed and extender.config.prioritize else {}
         except ExtenderFailed as error:
             log.warning("scheduling_failed", pod=_full_name(pod), error=str(error))
+            self.failures[uid] = str(error)
             self._queue.failed(uid, self._clock())
             return
         best = min(names, key=lambda name: (-scores.get(name, 0), name))
@@ -118,6 +121,7 @@ class SchedulerLoop:
                 )
         except (ExtenderFailed, ApiError, Unreachable) as error:
             log.warning("bind_failed", pod=_full_name(pod), node=node, error=str(error))
+            self.failures[metadata["uid"]] = str(error)
             if metadata["uid"] in self._pods and not self._pods[metadata["uid"]]["spec"].get("nodeName"):
                 self._enqueue(self._pods[metadata["uid"]])
                 self._queue.failed(metadata["uid"], self._clock())
