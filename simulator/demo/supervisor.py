@@ -5,7 +5,6 @@ Children get a parent-death signal (through util-linux's setpriv), so that even 
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ import msgspec
 import structlog
 
 from gpuslice.devices.errors import GpusliceError
+from simulator.processes import die_with_parent
 
 STOP_SECONDS = 3.0
 READY_SECONDS = 30.0
@@ -147,12 +147,6 @@ class Supervisor:
         except TimeoutError:
             _signal_group(process, signal.SIGKILL)
             await process.wait()
-
-
-def die_with_parent(command: Sequence[str]) -> list[str]:
-    """Return the command such that the kernel kills it when its parent dies, where util-linux is installed."""
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL", "--", *command] if setpriv else list(command)
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
