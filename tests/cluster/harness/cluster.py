@@ -137,15 +137,26 @@ class Cluster:
     def start_plugin(self, node: str) -> Daemon:
         """Start the node daemon of a node; returns at once."""
         if node not in self.plugins:
-            self.plugins[node] = Daemon(
-                "deviceplugin",
-                self.plugin_flags(node),
-                folder=self.folder / "daemons",
-                name=f"deviceplugin-{node}",
-                environment=self.cards[node].host_environment,
-            )
+            self.plugins[node] = self._plugin(node)
         self.plugins[node].start()
         return self.plugins[node]
+
+    def restart_plugin(self, node: str, *flags: str) -> None:
+        """Kill the node daemon and start it with further flags; returns when it is registered."""
+        self.plugins.pop(node).kill()
+        self.plugins[node] = self._plugin(node, flags)
+        self.plugins[node].start()
+        self.plugins[node].wait_ready()
+        self.wait_slices(node)
+
+    def _plugin(self, node: str, flags: Sequence[str] = ()) -> Daemon:
+        return Daemon(
+            "deviceplugin",
+            [*self.plugin_flags(node), *flags],
+            folder=self.folder / "daemons",
+            name=f"deviceplugin-{node}",
+            environment=self.cards[node].host_environment,
+        )
 
     def plugin_flags(self, node: str) -> list[str]:
         """Return the command line of a node's daemon."""

@@ -256,6 +256,15 @@ ip link set lo up"""
             return []
         return [pid for folder in [top, *top.glob("**/")] for pid in cgroups.processes(folder)]
 
+    def container_processes(self, pod: Mapping[str, Any], container: str) -> list[int]:
+        """Return the host's process ids of one container, the first process first; none unless it runs."""
+        top = self.pod_cgroup(pod["metadata"]["uid"])
+        statuses = pod["status"].get("containerStatuses", [])
+        identity = next((s.get("containerID", "") for s in statuses if s["name"] == container), "")
+        if top is None or not identity:
+            return []
+        return sorted(cgroups.processes(top / identity.removeprefix("containerd://")))
+
     # ---- commands --------------------------------------------------------------------------------
 
     def run(self, argv: Sequence[str], *, namespaces: Sequence[str] = ("mount", "pid")) -> str:
