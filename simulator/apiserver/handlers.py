@@ -264,17 +264,23 @@ def _object(value: object) -> Object:
 
 
 def _json(status: int, body: Object, call: Call | None = None) -> Response:
-    headers = tuple(("Warning", f'299 - "{text}"') for text in call.warnings) if call else ()
+    headers = tuple(("Warning", _warning(text)) for text in call.warnings) if call else ()
     return Response(status, (msgspec.json.encode(body),), headers=headers)
 
 
 def _refusal(request: Request, error: StatusError) -> Response:
-    headers = [("Warning", f'299 - "{text}"') for text in request.warnings]
+    headers = [("Warning", _warning(text)) for text in request.warnings]
     if error.retry_after is not None:
         headers.append(("Retry-After", str(error.retry_after)))
     if error.code == 401:
         headers.append(("WWW-Authenticate", "Bearer"))
     return Response(error.code, (msgspec.json.encode(error.status()),), headers=tuple(headers))
+
+
+def _warning(text: str) -> str:
+    """Write a Warning header's value, quoted as RFC 7234 wants it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return f'299 - "{escaped}"'
 
 
 def _gzip(parts: object) -> bytes:

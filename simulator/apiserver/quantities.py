@@ -32,7 +32,7 @@ def canonical(text: str | float) -> str:
     if written.endswith("i") and value.denominator == 1 and value >= 1024:
         return sign + _scaled(value, _BINARY, 1024, 0)
     if written[-1:].isdigit() and ("e" in written or "E" in written):
-        return sign + _exponent(value)
+        return sign + _exponent(value, "E" if "E" in written else "e")
     nanos = -(-(value * 10**9) // 1)  # finer than nano rounds up
     return sign + _scaled(Fraction(nanos), _DECIMAL, 1000, 0)
 
@@ -44,14 +44,14 @@ def _scaled(value: Fraction, suffixes: tuple[str, ...], base: int, step: int) ->
     return f"{number}{suffixes[step]}"
 
 
-def _exponent(value: Fraction) -> str:
+def _exponent(value: Fraction, letter: str) -> str:
     power = 0
     while value.denominator != 1:
         value, power = value * 1000, power - 3
     number = int(value)
     while number % 1000 == 0:
         number, power = number // 1000, power + 3
-    return f"{number}e{power}" if power else str(number)
+    return f"{number}{letter}{power}" if power else str(number)
 
 
 def canonicalize(quantities: Object | None) -> None:

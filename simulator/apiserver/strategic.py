@@ -6,7 +6,7 @@ The keys are the `patchMergeKey` tags of k8s.io/api's Go types, the directives t
 
 import copy
 
-from simulator.apiserver.failures import Json, Object, bad_request
+from simulator.apiserver.failures import Json, Object, StatusError, bad_request
 
 MERGE_KEYS: dict[str, str] = {
     "containers": "name",
@@ -49,7 +49,7 @@ def apply_strategic_patch(target: Object, patch: object) -> Object:
     """Apply a strategic merge patch.
 
     Raises:
-        StatusError: 400 when the patch is not an object or a keyed list element lacks its key.
+        StatusError: 400 when the patch is no object, 500 (as the real server) when a list item lacks its merge key.
     """
     if not isinstance(patch, dict):
         raise bad_request("error decoding patch: a strategic merge patch is an object")
@@ -101,7 +101,7 @@ def _merge_list(target: list[Json], patch: list[Json], field: str, parent: str) 
     result = list(target)
     for item in patch:
         if key not in item:
-            raise bad_request(f"map: {item!r:.120} does not contain declared merge key: {key}")
+            raise StatusError(500, "", f"map: {item!r:.120} does not contain declared merge key: {key}")
         at = next((i for i, old in enumerate(result) if old.get(key) == item[key]), None)
         if item.get("$patch") == "delete":
             if at is not None:

@@ -45,6 +45,12 @@ class Client:
         self._token = token
         self._tls = ssl.create_default_context(cafile=ca_file) if self._parts.scheme == "https" else None
 
+    def with_token(self, token: str) -> "Client":
+        """Return a client for the same server as another user."""
+        other = Client(self._parts.geturl(), token)
+        other._tls = self._tls
+        return other
+
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._parts.hostname or "", self._parts.port
         if self._tls is not None:
