@@ -18,10 +18,12 @@ from simulator.demo.nodes import DRIVERS, LIBRARY, NodeSpec
 from simulator.demo.pods import Applied, Object, apply, read_manifests, refusal_of, settle
 from simulator.demo.report import Report
 from simulator.demo.stage import Stage, stage
+from simulator.inventory import dump_node, load_nodes
 
 EXAMPLES = (Path(__file__).parent / "examples", Path(__file__).parents[2] / "examples")
 """In an installed wheel, in a checkout."""
 PIPE_WIDTH = 150
+FLEET = Path("fleets/three-nodes.yaml")
 UNSATISFIABLE = frozenset({"never-fits.yaml"})
 """Examples that must stay pending with a reason."""
 FORGED = {
@@ -101,7 +103,7 @@ async def _main(options: DemoOptions, report: Report) -> int:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
     manifests = read_manifests(options.files or [_examples()])
     with tempfile.TemporaryDirectory(prefix="gpuslice-") as folder:
-        specs = _fleet(options.fleet, Path(folder))
+        specs = _fleet(options.fleet or _examples() / FLEET, Path(folder))
         async with stage(Path(folder), specs, report) as running:
             await _show(running, manifests, report)
             code = report.verdict()
@@ -157,13 +159,11 @@ def _audit(running: Stage) -> list[str]:
     return [f"audit: {finding}" for finding in audit(server.list("v1", "Pod"), server.list("v1", "Node"))]
 
 
-def _fleet(path: Path | None, folder: Path) -> list[NodeSpec]:
-    """Write one inventory file for each node."""
-    text = 'driver: "580.65.06"\ncuda: "13.0"\ncards:\n  - {{model: {model}, count: 8}}\nlinks: {links}\n'
-    shapes = [("A100-SXM4-80GB", "nvswitch"), ("A100-SXM4-80GB", "nvswitch"), ("T4", "pcie")]
-    specs = []
-    for number, (model, links) in enumerate(shapes, start=1):
-        file = folder / f"node-{number}.yaml"
-        file.write_text(text.format(model=model, links=links))
-        specs.append(NodeSpec(f"node-{number}", file))
+def _fleet(path: Path, folder: Path) -> list[NodeSpec]:
+    """Write one inventory file for each node of the fleet."""
+    specs: list[NodeSpec] = []
+    for inventory in load_nodes(path):
+        file = folder / f"{inventory.name}.yaml"
+        file.write_text(dump_node(inventory))
+        specs.append(NodeSpec(inventory.name, file))
     return specs
