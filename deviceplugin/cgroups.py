@@ -4,11 +4,12 @@ After a force delete, the API object is gone for seconds while the processes run
 system (read-only), version 1 or 2, cgroupfs or systemd driver.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 _QOS = ("", "burstable", "besteffort")
-# Version 1 has one tree per controller; any one that the kubelet uses will do.
+# Version 1 has one tree per controller; a pod's processes are in all that the kubelet uses, so the first will do.
 _CONTROLLERS = ("", "memory", "pids", "cpu", "cpu,cpuacct", "systemd", "devices")
 
 
@@ -18,38 +19,48 @@ class PodProcesses:
     def __init__(self, root: Path | None, kubelet_root: str = "") -> None:
         self._root = root
         self._kubelet_root = kubelet_root.strip("/")
+        self._base = ""
+        self._systemd = False
 
     @property
     def known(self) -> bool:
-        """Whether there is a cgroup file system to look at."""
-        return self._root is not None and self._root.is_dir()
+        """Whether the kubelet's part of the cgroup file system has been found."""
+        return bool(self._base) or self._find()
 
     def of(self, uid: str) -> tuple[int, ...]:
         """Return the process ids of the pod, sorted; empty when it has none (or no cgroup any more)."""
-        return tuple(sorted({pid for directory in self._directories(uid) for pid in _pids(directory)}))
+        if not uid or not self.known:
+            return ()
+        for directory in self._candidates(uid):
+            if os.path.isdir(directory):
+                return tuple(sorted(set(_pids(directory))))
+        return ()
 
-    def _directories(self, uid: str) -> Iterator[Path]:
-        if self._root is None or not uid:
-            return
-        for controller in _CONTROLLERS:
-            base = self._root / controller / self._kubelet_root
-            for relative in _candidates(uid):
-                directory = base / relative
-                if directory.is_dir():
-                    yield directory
+    def _find(self) -> bool:
+        """Look for the kubelet's tree: it appears with the first pod of the node."""
+        for controller in _CONTROLLERS if self._root is not None else ():
+            base = os.path.join(str(self._root), controller, self._kubelet_root)
+            for name, systemd in (("kubepods", False), ("kubepods.slice", True)):
+                if os.path.isdir(os.path.join(base, name)):
+                    self._base, self._systemd = os.path.join(base, name), systemd
+                    return True
+        return False
+
+    def _candidates(self, uid: str) -> Iterator[str]:
+        for qos in _QOS:
+            if self._systemd:
+                infix = f"-{qos}" if qos else ""
+                parent = f"kubepods-{qos}.slice" if qos else ""
+                yield os.path.join(self._base, parent, f"kubepods{infix}-pod{uid.replace('-', '_')}.slice")
+            else:
+                yield os.path.join(self._base, qos, f"pod{uid}")
 
 
-def _candidates(uid: str) -> Iterator[Path]:
-    for qos in _QOS:
-        yield Path("kubepods", *([qos] if qos else []), f"pod{uid}")
-        infix = f"-{qos}" if qos else ""
-        parents = ("kubepods.slice", *([f"kubepods-{qos}.slice"] if qos else []))
-        yield Path(*parents, f"kubepods{infix}-pod{uid.replace('-', '_')}.slice")
-
-
-def _pids(directory: Path) -> Iterator[int]:
-    for file in directory.rglob("cgroup.procs"):
-        try:
-            yield from (int(line) for line in file.read_text().split())
-        except (OSError, ValueError):
-            continue
+def _pids(directory: str) -> Iterator[int]:
+    for parent, _, files in os.walk(directory):
+        if "cgroup.procs" in files:
+            try:
+                with open(os.path.join(parent, "cgroup.procs"), encoding="ascii") as file:
+                    yield from (int(line) for line in file)
+            except (OSError, ValueError):
+                continue

@@ -49,14 +49,14 @@ class Entry:
     container: str
     resource: str
     ids: frozenset[str]
-    response: bytes
-    """The serialized ContainerAllocateResponse that the plugin once gave."""
+    response: str
+    """The ContainerAllocateResponse that the plugin once gave, serialized and in base64."""
 
     def env(self) -> dict[str, str]:
         """Return the environment of the recorded answer; empty when it cannot be read."""
         try:
-            return dict(pb.ContainerAllocateResponse.FromString(self.response).envs)
-        except DecodeError:
+            return dict(pb.ContainerAllocateResponse.FromString(base64.b64decode(self.response, validate=True)).envs)
+        except (DecodeError, binascii.Error):
             return {}
 
 
@@ -77,11 +77,7 @@ def _entry(wire: _EntryWire) -> Entry:
             ids = ()
         case flat:
             ids = flat
-    try:
-        response = base64.b64decode(wire.alloc_resp or "", validate=True)
-    except binascii.Error:
-        response = b""
-    return Entry(wire.pod_uid, wire.container_name, wire.resource_name, frozenset(ids), response)
+    return Entry(wire.pod_uid, wire.container_name, wire.resource_name, frozenset(ids), wire.alloc_resp or "")
 
 
 async def read(directory: Path) -> tuple[Entry, ...] | None:

@@ -54,7 +54,7 @@ class Delivery:
         return HostPaths(self._grants / grant_id, self._library, self._preload)
 
     def prepare(self, grant: Grant) -> None:
-        """Make what the kubelet's answer points at; the limits file is missing until the pod is known for certain."""
+        """Make what the kubelet's answer points at."""
         directory = self._grants / grant.id
         directory.mkdir(exist_ok=True)
         state = directory / "state"

@@ -6,7 +6,7 @@ user through `kubectl describe pod`.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from deviceplugin.backend import Refused
@@ -154,20 +154,25 @@ def pod_share(tenant: Tenant, card: str) -> tuple[int, int]:
     return max(peak_memory, sidecar_memory + app_memory), max(peak_cores, sidecar_cores + app_cores)
 
 
-def overload(tenant: Tenant, shares: Sequence[SliceShare], tenants: Mapping[str, Tenant], offers: Offers) -> str:
-    """Say which card cannot hold this pod beside the others on the node; empty when all fits."""
+def overload(tenant: Tenant, shares: Sequence[SliceShare], others: Iterable[Tenant], offers: Offers) -> str:
+    """Say which card cannot hold this pod beside those that have started; empty when all fits.
+
+    Args:
+        tenant: The pod about to start.
+        shares: What its container is to get.
+        others: The pods that were let through before: whoever came first stays.
+        offers: The node's cards.
+    """
+    before = [other for other in others if other.uid != tenant.uid and not other.terminal]
     for uuid in dict.fromkeys(share.card for share in shares):
         offer = offers.by_uuid.get(uuid)
         if offer is None:
             return f"node has no card {uuid} any more; delete pod {tenant.full_name} so that it is scheduled anew"
-        holders = [
-            t for t in tenants.values() if not t.terminal and any(s.rpartition("::")[0] == uuid for s in t.slices())
-        ]
-        used = [(other, pod_share(other, uuid)) for other in holders]
-        memory = sum(share[0] for _, share in used)
-        cores = sum(share[1] for _, share in used)
+        holders = [tenant, *(other for other in before if any(s.rpartition("::")[0] == uuid for s in other.slices()))]
+        used = [pod_share(other, uuid) for other in holders]
+        memory, cores = sum(share[0] for share in used), sum(share[1] for share in used)
         if memory > offer.card.memory_mib or cores > offer.card.cores:
-            names = ", ".join(sorted(other.full_name for other, _ in used))
+            names = ", ".join(sorted(other.full_name for other in holders))
             return (
                 f"card {uuid} is promised beyond what it has: {memory} of {offer.card.memory_mib} MiB, "
                 f"{cores} of {offer.card.cores} percent of compute, by pods {names}; delete one of them"

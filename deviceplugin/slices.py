@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -74,7 +74,11 @@ class SliceBackend:
     # -- Allocate -------------------------------------------------------------------------------------------------
 
     def allocate(self, ids: Sequence[str]) -> Edits:
-        """Answer from the book alone."""
+        """Answer from the book alone: no file, no call.
+
+        The directory that the answer names is made in PreStartContainer, which always comes before the container is
+        created; should this process end in between, the kubelet's checkpoint still has the grant's name.
+        """
         if not ids or len(set(ids)) != len(ids):
             raise Refused(f"{self.resource}: the kubelet asked for no device, or for one device twice: {sorted(ids)}")
         if unknown := sorted(set(ids) - self.devices.ids):
@@ -88,11 +92,6 @@ class SliceBackend:
         exact = grant.ids == {share.slice for share in grant.shares}
         node.metrics.steered.labels(self.resource, "exact" if exact else "other").inc()
         strategy = node.settings.device_list_strategy
-        try:
-            node.delivery.prepare(grant)
-        except OSError as error:
-            # An error here would fail the pod for good; PreStartContainer tries again and can be repeated.
-            log.error("grant_not_prepared", grant=grant.id, error=str(error))
         edits = sharing.describe(grant, node.offers, node.settings, node.delivery.paths(grant.id))
         log.info("allocated", pod=grant.pod, container=grant.container, grant=grant.id, identity=grant.identity.value)
         return sharing.allocate_answer(grant, edits, strategy)
@@ -111,15 +110,14 @@ class SliceBackend:
         if foreign := sorted(i for i in grant.ids if taken.get(i, grant.uid) != grant.uid):
             self.book.withdraw(grant.id)
             raise Refused(f"{self.resource}: device {foreign[0]} is reserved for another pod; create the pod again")
-        shares = tuple(share for name in sorted(grant.ids) if (share := self._plain_share(name)))
-        return self.book.amend(grant.id, shares, Identity.UNMANAGED)
+        return self.book.amend(grant.id, self._plain_shares(grant.ids), Identity.UNMANAGED)
 
-    def _plain_share(self, slice_name: str) -> SliceShare | None:
-        """An equal part of the card, as the slice's number among its card's slots says."""
-        offer = self._node.offers.device_of(slice_name)
-        if offer is None:
-            return None
-        return SliceShare(slice_name, offer.card.memory_mib // offer.card.slots, 0)
+    def _plain_shares(self, ids: Iterable[str]) -> tuple[SliceShare, ...]:
+        """Give each device ID an equal part of its card's memory."""
+        found = ((name, self._node.offers.device_of(name)) for name in sorted(ids))
+        return tuple(
+            SliceShare(name, offer.card.memory_mib // offer.card.slots) for name, offer in found if offer is not None
+        )
 
     # -- PreStartContainer ----------------------------------------------------------------------------------------
 
@@ -190,7 +188,8 @@ class SliceBackend:
         if grant is None:
             return None
         if not tenant.managed:
-            grant = self.book.amend(grant_id, before.shares if before else (), Identity.UNMANAGED)
+            shares = before.shares if before is not None else self._plain_shares(entry.ids)
+            grant = self.book.amend(grant_id, shares, Identity.UNMANAGED)
         same = before is not None and (before.uid, before.container) == (entry.uid, entry.container)
         self._node.metrics.delivered.labels(self.resource, "verified" if same else "corrected").inc()
         if not same:
@@ -216,7 +215,8 @@ class SliceBackend:
         for conflict in conflicts(tenant, slices, node.tenants.values(), node.has_started):
             node.metrics.guarded.labels(self.resource, "conflict").inc()
             raise Refused(node.report_conflict(conflict))
-        if problem := overload(tenant, grant.shares, node.tenants, node.offers):
+        before = [other for other in node.tenants.values() if other.started or node.has_started(other.uid)]
+        if problem := overload(tenant, grant.shares, before, node.offers):
             node.metrics.guarded.labels(self.resource, "overload").inc()
             raise Refused(problem)
         try:

@@ -18,6 +18,7 @@ from simulator.kubelet.api import NodeApi
 from simulator.kubelet.devicemanager import AdmissionFailed, DeviceManager
 from simulator.kubelet.podview import PodObject
 from simulator.kubelet.podworker import Pace, PodWorker
+from simulator.kubelet.pretend import PretendRuntime
 from simulator.kubelet.runtime import Driver, ExecResult, RunningContainer, Runtime
 
 log = structlog.get_logger(__name__)
@@ -59,6 +60,8 @@ class Behaviour:
     shuffle_batches: bool = True
     """After a down time, pods that arrived meanwhile are admitted in any order."""
     pace: Pace = field(default_factory=Pace)
+    pretend: bool = False
+    """Do everything but start the containers' processes."""
     pod_resources: bool = True
     """Off: a kubelet whose pod resources socket is not there."""
 
@@ -73,7 +76,8 @@ class StubKubelet:
         self.layout = Layout(root)
         self.behaviour = behaviour or Behaviour()
         root.mkdir(parents=True, exist_ok=True)
-        self.runtime = Runtime(root, self.layout.cdi, driver or Driver())
+        kind = PretendRuntime if self.behaviour.pretend else Runtime
+        self.runtime = kind(root, self.layout.cdi, driver or Driver())
         self.workers: dict[str, PodWorker] = {}
         """Admitted pods that are not gone, by UID."""
         self.failed: dict[str, str] = {}

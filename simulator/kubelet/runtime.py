@@ -17,11 +17,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from gpuslice.proto.deviceplugin.v1beta1 import api_pb2 as pb
 from simulator.kubelet.podview import ContainerSpec, PodObject, variables
+from simulator.processes import die_with_parent
 
 _CDI_ANNOTATION = "cdi.k8s.io/"
 _PRELOAD = "/etc/ld.so.preload"
@@ -104,6 +106,14 @@ class ExecResult:
     output: str
 
 
+class Process(Protocol):
+    """The container's first process."""
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also its process group."""
+
+
 @dataclass(slots=True)
 class RunningContainer:
     """One incarnation of a container."""
@@ -111,7 +121,7 @@ class RunningContainer:
     pod: PodObject
     spec: ContainerSpec
     creation: Creation
-    process: asyncio.subprocess.Process
+    process: "Process"
     log_file: Path
     started_at: float
     finished_at: float | None = None
@@ -217,12 +227,11 @@ class Runtime:
         if program is None:
             raise CreateFailed(f"exec: {argv[0]!r}: executable file not found in $PATH")
         log_file = self._next_log(pod, container.name)
-        directory = self._cgroup(pod.uid, container.name)
+        directory = self.cgroup(pod.uid, container.name)
         directory.mkdir(parents=True, exist_ok=True)
         with log_file.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                program,
-                *argv[1:],
+                *die_with_parent([program, *argv[1:]]),
                 env=env,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
@@ -233,13 +242,13 @@ class Runtime:
         (directory / "cgroup.procs").write_text(f"{process.pid}\n")
         running = RunningContainer(pod, container, creation, process, log_file, time.time())
         self.history.append(running)
-        waiter = asyncio.create_task(self._wait(running, directory))
+        waiter = asyncio.create_task(self._wait(running, process, directory))
         self._waiters.add(waiter)
         waiter.add_done_callback(self._waiters.discard)
         return running
 
-    async def _wait(self, running: RunningContainer, directory: Path) -> None:
-        running.exit_code = await running.process.wait()
+    async def _wait(self, running: RunningContainer, process: asyncio.subprocess.Process, directory: Path) -> None:
+        running.exit_code = await process.wait()
         # The container ends with its first process; what that left behind is killed, as with a pid namespace.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(running.process.pid, signal.SIGKILL)
@@ -257,8 +266,7 @@ class Runtime:
             self.signal(running, signal.SIGKILL)
             await running.ended.wait()
 
-    @staticmethod
-    def signal(running: RunningContainer, number: signal.Signals) -> None:
+    def signal(self, running: RunningContainer, number: signal.Signals) -> None:
         """Signal all processes of a container."""
         if running.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
@@ -294,7 +302,8 @@ class Runtime:
         if self._waiters:
             await asyncio.gather(*self._waiters)
 
-    def _cgroup(self, uid: str, container: str) -> Path:
+    def cgroup(self, uid: str, container: str) -> Path:
+        """Return the directory that lists a container's processes."""
         return self.cgroups / "kubepods" / f"pod{uid}" / container
 
     def _next_log(self, pod: PodObject, container: str) -> Path:

@@ -1,0 +1,298 @@
+"""Benchmark of the device plugin: ``python -m bench.allocate [--allocations 10000] [--bursts 5] [--slices 80 720]``.
+
+Correctness: pods race for their slices on a stub kubelet, eight at a time, two containers each that ask for the same
+number of cards; a third each with preferences honoured, ignored, and without podresources.
+
+Speed: the real daemon as a process, real pynvml on the fake driver, a real API server process, bursts of 64 pods from
+the stub kubelet; containers only pretend to run. The baseline is a plugin that decides nothing, called the same way.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from bench.allocate_world import Outcome, race
+from bench.harness import Figure, percentile, report, resident_mib
+from gpuslice.cluster.client import KubeClient
+from gpuslice.cluster.config import load_cluster_config
+from gpuslice.cluster.resources import NODES, PODS
+from gpuslice.cluster.transport import Transport
+from gpuslice.devices import annotations, pods
+from simulator.kubelet.api import ClusterApi, NoApi
+from simulator.kubelet.devicemanager import Endpoint
+from simulator.kubelet.kubelet import Behaviour, Layout, StubKubelet
+from simulator.kubelet.podview import PodObject
+from simulator.kubelet.podworker import Pace
+from simulator.kubelet.rig import Ask, pod
+from simulator.kubelet.runtime import Driver
+
+ROOT = Path(__file__).resolve().parent.parent
+DRIVERS = ROOT / "simulator" / "drivers" / "build"
+RESOURCE = "nvidia.com/gpu"
+BURST = 64
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Speed:
+    """What one plugin process showed."""
+
+    allocate: list[float]
+    prefer: list[float]
+    running_seconds: list[float]
+    rss_mib: float = 0.0
+    registered_seconds: float = 0.0
+    idle_percent: float = 0.0
+
+
+async def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Look every 2 ms until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not happen within {seconds:g} s")
+        await asyncio.sleep(0.002)
+
+
+def endpoint(kubelet: StubKubelet, devices: int) -> bool:
+    """Tell whether the plugin has listed so many devices."""
+    found: Endpoint | None = kubelet.manager.endpoints.get(RESOURCE)
+    return found is not None and len(found.healthy) == devices
+
+
+def start(stack: ExitStack, arguments: list[str], **environment: str) -> subprocess.Popen[bytes]:
+    """Start a Python module; it is stopped with the stack."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    process = subprocess.Popen([sys.executable, *arguments], env=env, stdout=subprocess.PIPE)
+    stack.callback(process.wait)
+    stack.callback(process.send_signal, signal.SIGTERM)
+    return process
+
+
+def plugin_arguments(layout: Layout, root: Path, kubeconfig: str) -> list[str]:
+    """Return the daemon's command line."""
+    return [
+        "-m", "deviceplugin", "--node-name", "n1", "--kubeconfig", kubeconfig,
+        "--device-plugin-dir", str(layout.plugins), "--pod-resources-socket", str(layout.pod_resources),
+        "--state-dir", str(root / "s"), "--cdi-dir", str(layout.cdi), "--cgroup-root", str(layout.cgroups),
+        "--library-path", "/dev/null", "--metrics-host", "127.0.0.1", "--log-level", "warning",
+    ]  # fmt: skip
+
+
+async def measure(slices: int, bursts: int) -> Speed:
+    """Run bursts of 64 pods through the real daemon."""
+    with tempfile.TemporaryDirectory(prefix="gs") as name, ExitStack() as stack:
+        root = Path(name)
+        inventory, state = root / "node.yaml", root / "fake"
+        model = "A100-SXM4-80GB" if slices <= 160 else "GB200"
+        inventory.write_text(
+            f'name: n1\ndriver: "580.65.06"\ncuda: "13.0"\ncards:\n- {{model: {model}, count: {slices // 10}}}\n'
+        )
+        state.mkdir()
+        api = start(stack, ["-m", "simulator.apiserver", "--listen", "127.0.0.1:0", "--data", str(root / "api")])
+        assert api.stdout is not None
+        kubeconfig = json.loads(api.stdout.readline())["kubeconfig"]
+        async with Transport(load_cluster_config(Path(kubeconfig)), connections=8) as transport:
+            client = KubeClient(transport)
+            behaviour = Behaviour(pretend=True, pace=Pace(start_retry=0.2, node_status=2.0))
+            kubelet = StubKubelet("n1", root / "k", ClusterApi(client), Driver(), behaviour)
+            await kubelet.start()
+            started = time.monotonic()
+            plugin = start(
+                stack, plugin_arguments(kubelet.layout, root, kubeconfig), GPUSLICE_FAKE_INVENTORY=str(inventory),
+                GPUSLICE_FAKE_STATE=str(state), LD_LIBRARY_PATH=str(DRIVERS),
+            )  # fmt: skip
+            try:
+                await wait_for(lambda: endpoint(kubelet, slices), 30, "registration")
+                registered = time.monotonic() - started
+                speed = await _bursts(client, kubelet, bursts)
+                await asyncio.sleep(7)
+                speed.idle_percent = await idle_percent(plugin.pid)
+                speed.rss_mib = own_mib(plugin.pid, state)
+                speed.registered_seconds = registered
+            finally:
+                await kubelet.shut_down()
+    return speed
+
+
+async def _bursts(client: KubeClient, kubelet: StubKubelet, bursts: int) -> Speed:
+    cards = await _cards(client)
+    running = []
+    for burst in range(bursts + 1):
+        if burst == 1:
+            # The first one warms up.
+            kubelet.manager.timing.allocate.clear()
+            kubelet.manager.timing.prefer.clear()
+        bodies = [
+            pod(f"p{burst}-{n}", Ask("c", (f"{cards[n % len(cards)]}::{n // len(cards)}",))) for n in range(BURST)
+        ]
+        started = time.monotonic()
+        await asyncio.gather(*(client.create(PODS, _complete(body), namespace="default") for body in bodies))
+        await wait_for(lambda: sum(_is_up(w) for w in kubelet.workers.values()) == BURST, 60, "64 pods running")
+        running.append(time.monotonic() - started)
+        await asyncio.gather(
+            *(client.delete(PODS, b["metadata"]["name"], namespace="default", grace_seconds=0) for b in bodies)
+        )
+        await wait_for(lambda: not kubelet.workers, 60, "64 pods gone")
+        await asyncio.sleep(1.5)
+    timing = kubelet.manager.timing
+    return Speed(list(timing.allocate), list(timing.prefer), running[1:])
+
+
+def _is_up(worker: Any) -> bool:  # noqa: ANN401  a pod worker
+    return len(worker.running()) == len(worker.states)
+
+
+def _complete(body: dict[str, Any]) -> dict[str, Any]:
+    for container in body["spec"]["containers"]:
+        container["image"] = "none"
+    return {"apiVersion": "v1", "kind": "Pod", **body}
+
+
+async def _cards(client: KubeClient) -> list[str]:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        node = await client.get(NODES, "n1", pods.Node)
+        if text := node.metadata.annotations.get(annotations.CARDS):
+            return [card.uuid for card in annotations.decode_cards("n1", text).cards]
+        await asyncio.sleep(0.05)
+    raise TimeoutError("the plugin did not publish its cards within 20 s")
+
+
+async def idle_percent(pid: int, seconds: float = 20.0) -> float:
+    """Return the processor time of an idle process, in percent of one processor."""
+    before = _ticks(pid)
+    await asyncio.sleep(seconds)
+    return (_ticks(pid) - before) / TICKS_PER_SECOND / seconds * 100
+
+
+def _ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def own_mib(pid: int, fake_state: Path) -> float:
+    """Return resident memory without the fake driver's shared region, which stands for the hardware."""
+    region = 0
+    current = ""
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            current = line.partition("/")[1] + line.partition("/")[2]
+        elif line.startswith("Rss:") and current.startswith(str(fake_state)):
+            region += int(line.split()[1])
+    return resident_mib(pid) - region / 1024
+
+
+@asynccontextmanager
+async def trivial(slices: int) -> AsyncIterator[StubKubelet]:
+    """A kubelet with the plugin that decides nothing."""
+    with tempfile.TemporaryDirectory(prefix="gs") as name, ExitStack() as stack:
+        root = Path(name)
+        kubelet = StubKubelet("n1", root / "k", NoApi(), behaviour=Behaviour(pretend=True))
+        await kubelet.start()
+        start(stack, ["-m", "bench.allocate_trivial", str(kubelet.layout.plugins), str(slices)])
+        try:
+            await wait_for(lambda: endpoint(kubelet, slices), 30, "registration")
+            yield kubelet
+        finally:
+            await kubelet.shut_down()
+
+
+async def baseline(slices: int, bursts: int) -> list[float]:
+    """Return the durations of Allocate on the plugin that decides nothing."""
+    import msgspec  # noqa: PLC0415  for this conversion only
+
+    async with trivial(slices) as kubelet:
+        for burst in range(bursts + 1):
+            if burst == 1:
+                kubelet.manager.timing.allocate.clear()
+            for n in range(BURST):
+                body = pod(f"p{burst}-{n}", Ask("c", (f"x::{n}",)))
+                body["metadata"]["uid"] = f"u{burst}-{n}"
+                kubelet.see(msgspec.convert(body, PodObject))
+            await wait_for(lambda: len(kubelet.workers) == BURST, 30, "64 pods admitted")
+            for worker in list(kubelet.workers.values()):
+                kubelet.lose(worker.pod)
+            await wait_for(lambda: not kubelet.workers, 30, "64 pods gone")
+        return list(kubelet.manager.timing.allocate)
+
+
+def correctness(allocations: int) -> Outcome:
+    """Race in the three modes."""
+    total = Outcome()
+    layers: Counter[str] = Counter()
+    modes: tuple[dict[str, bool], ...] = ({}, {"honour": False}, {"listing": False})
+    for seed, mode in enumerate(modes):
+        with tempfile.TemporaryDirectory(prefix="gs") as name:
+            found = asyncio.run(race(Path(name), allocations // len(modes), seed=seed, **mode))
+        total.allocations += found.allocations
+        total.wrong_cards += found.wrong_cards
+        total.wrong_limits += found.wrong_limits
+        total.failed_pods += found.failed_pods
+        layers.update(found.layers)
+        sys.stdout.write(f"race {mode or 'usual kubelet'}: {found}\n")
+    total.layers = dict(layers)
+    return total
+
+
+def main() -> None:
+    """Run everything and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--allocations", type=int, default=10_000, help="containers in the race (0: skip it)")
+    parser.add_argument("--bursts", type=int, default=5, help="bursts of 64 pods for each number of slices")
+    parser.add_argument("--slices", type=int, nargs="*", default=[80, 720])
+    options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    figures: list[Figure] = []
+    for slices in options.slices:
+        figures += _speed_figures(slices, options.bursts, suffix="" if slices == options.slices[0] else f"_{slices}")
+    if options.allocations:
+        outcome = correctness(options.allocations)
+        sys.stdout.write(f"identity layers: {json.dumps(outcome.layers, sort_keys=True)}\n")
+        figures += [
+            Figure.alone("wrong_cards", "containers", outcome.wrong_cards, target=0),
+            Figure.alone("wrong_limits", "containers", outcome.wrong_limits, target=0),
+            Figure.alone("failed_pods", "pods", outcome.failed_pods, target=0),
+            Figure.alone("allocations", "containers", outcome.allocations),
+        ]
+    report("allocate: the device plugin on the stub kubelet", figures)
+
+
+def _speed_figures(slices: int, bursts: int, suffix: str) -> list[Figure]:
+    speed = asyncio.run(measure(slices, bursts))
+    plain = asyncio.run(baseline(slices, bursts))
+    milliseconds = [seconds * 1000 for seconds in speed.allocate]
+    plain_ms = [seconds * 1000 for seconds in plain]
+    prefer_ms = [seconds * 1000 for seconds in speed.prefer]
+    return [
+        Figure.compared(
+            f"allocate_p50{suffix}", "ms", percentile(milliseconds, 50), percentile(plain_ms, 50), target=1.0
+        ),
+        Figure.compared(
+            f"allocate_p99{suffix}", "ms", percentile(milliseconds, 99), percentile(plain_ms, 99), target=5.0
+        ),
+        Figure.alone(f"prefer_p99{suffix}", "ms", percentile(prefer_ms, 99)),
+        Figure.alone(f"burst_64_running{suffix}", "s", percentile(speed.running_seconds, 50), target=2.0),
+        Figure.alone(f"plugin_rss{suffix}", "MiB", speed.rss_mib, target=60.0),
+        Figure.alone(f"plugin_registered{suffix}", "s", speed.registered_seconds, target=0.7),
+        Figure.alone(f"plugin_idle_cpu{suffix}", "%", speed.idle_percent, target=0.2),
+    ]
+
+
+if __name__ == "__main__":
+    main()
