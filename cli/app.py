@@ -1,33 +1,78 @@
 """The commands that people type."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from gpuslice import __version__
+from gpuslice.devices.errors import BadConfiguration
 
 
 def build_app() -> App:
     """Assemble the command tree; each command loads what it needs when it runs."""
     app = App(name="gpuslice", help="Share GPUs on Kubernetes.", version=__version__)
     app.command(demo)
+    inventory = App(name="inventory", help="Inventories of machines, for the demo and the simulator.")
+    inventory.command(import_machine, name="import")
+    app.command(inventory)
+    devices = App(name="devices", help="Device families.")
+    devices.command(lint)
+    app.command(devices)
     return app
 
 
 def demo(
     *,
     file: Annotated[tuple[Path, ...], Parameter(name=("--file", "-f"), consume_multiple=True)] = (),
-    nodes: Path | None = None,
+    nodes: Annotated[tuple[Path, ...], Parameter(consume_multiple=True)] = (),
     keep: bool = False,
 ) -> int:
     """Run the whole path on an embedded cluster: from pod YAML to a process that is refused memory at its quota.
 
     Args:
         file: Pod manifests, or folders of them; the examples that come with gpuslice by default.
-        nodes: Inventory of a cluster; three nodes with eight cards each by default.
+        nodes: Inventories of nodes or clusters; three nodes with eight cards each by default.
         keep: Leave everything running until Ctrl-C, with a kubeconfig for kubectl.
     """
     from simulator.demo.run import DemoOptions, run_demo  # noqa: PLC0415  the other commands do not need it
 
     return run_demo(DemoOptions(files=file, fleet=nodes, keep=keep))
+
+
+def import_machine(xml: Path, *, topo: Path | None = None, name: str = "node-1", output: Path | None = None) -> int:
+    """Turn a real machine's `nvidia-smi -q -x` into an inventory: `gpuslice demo --nodes FILE` then has its shape.
+
+    Args:
+        xml: Output of `nvidia-smi -q -x`.
+        topo: Output of `nvidia-smi topo -m`, for the links between the cards.
+        name: Name of the node.
+        output: File to write; standard output by default.
+    """
+    from simulator.nvidia_smi import import_inventory  # noqa: PLC0415  the other commands do not need it
+
+    text = import_inventory(_read(xml), _read(topo) if topo else None, name=name)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.write_text(text)
+    return 0
+
+
+def lint(*files: Path) -> int:
+    """Check device family files and explain every mistake.
+
+    Args:
+        files: YAML files of families, see docs/guide/add-your-accelerator.md.
+    """
+    from gpuslice.devices.families import lint as family_lint  # noqa: PLC0415  the other commands do not need it
+
+    return family_lint.main([str(path) for path in files])
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError as error:
+        raise BadConfiguration(str(path), "file", error.strerror or str(error), "give a readable file") from error

@@ -28,13 +28,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         daemon = cast("_Daemon", importlib.import_module(f"{DAEMONS[words[0]]}.__main__"))
         return daemon.main(words[1:])
     if words == ["version"]:
-        print(__version__)  # noqa: T201  the command's output
+        print(__version__)
         return 0
     from cli.app import build_app  # noqa: PLC0415  keeps daemons lean
 
     try:
         result = build_app()(words, result_action="return_value")
     except GpusliceError as error:
-        print(f"gpuslice: {error}", file=sys.stderr)  # noqa: T201  the command's output
+        print(f"gpuslice: {error}", file=sys.stderr)
         return 1
     return result if isinstance(result, int) else 0

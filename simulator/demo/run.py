@@ -41,8 +41,8 @@ class DemoOptions:
 
     files: Sequence[Path] = ()
     """Manifests; empty means the examples."""
-    fleet: Path | None = None
-    """Cluster inventory; None means three nodes of eight cards."""
+    fleet: Sequence[Path] = ()
+    """Inventories of nodes or clusters; empty means three nodes of eight cards."""
     keep: bool = False
     """Leave it running until interrupted."""
 
@@ -103,7 +103,7 @@ async def _main(options: DemoOptions, report: Report) -> int:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
     manifests = read_manifests(options.files or [_examples()])
     with tempfile.TemporaryDirectory(prefix="gpuslice-") as folder:
-        specs = _fleet(options.fleet or _examples() / FLEET, Path(folder))
+        specs = _fleet(options.fleet or [_examples() / FLEET], Path(folder))
         async with stage(Path(folder), specs, report) as running:
             await _show(running, manifests, report)
             code = report.verdict()
@@ -159,11 +159,16 @@ def _audit(running: Stage) -> list[str]:
     return [f"audit: {finding}" for finding in audit(server.list("v1", "Pod"), server.list("v1", "Node"))]
 
 
-def _fleet(path: Path, folder: Path) -> list[NodeSpec]:
+def _fleet(paths: Sequence[Path], folder: Path) -> list[NodeSpec]:
     """Write one inventory file for each node of the fleet."""
-    specs: list[NodeSpec] = []
-    for inventory in load_nodes(path):
-        file = folder / f"{inventory.name}.yaml"
-        file.write_text(dump_node(inventory))
-        specs.append(NodeSpec(inventory.name, file))
-    return specs
+    specs: dict[str, NodeSpec] = {}
+    for path in paths:
+        for inventory in load_nodes(path):
+            if inventory.name in specs:
+                raise BadConfiguration(
+                    str(path), "name", f"{inventory.name} is there twice", "give each node its own name"
+                )
+            file = folder / f"{inventory.name}.yaml"
+            file.write_text(dump_node(inventory))
+            specs[inventory.name] = NodeSpec(inventory.name, file)
+    return list(specs.values())
