@@ -74,6 +74,7 @@ def identity_layers(cluster: Cluster) -> str:
 
 def restart_kubelet(cluster: Cluster) -> None:
     cluster.nodes["node-a"].restart_kubelet()
+    cluster.wait_registered("node-a")
 
 
 def kill_plugin(cluster: Cluster) -> None:
@@ -87,7 +88,8 @@ def test_two_hundred_pods_with_a_kubelet_restart_and_a_plugin_kill(cluster: Clus
     audited = 0
     for wave in range(WAVES):
         create_wave(cluster, f"wave{wave}", WAVE)
-        disturbances.get(wave, lambda _: None)(cluster)
+        if disturb := disturbances.get(wave):
+            disturb(cluster)
         failed += [pod["status"].get("message", "") for pod in wait_settled(cluster, f"wave{wave}", WAVE)]
         found = audit(cluster)
         audited += len(found.witnesses)

@@ -33,7 +33,7 @@ def test_a_lost_checkpoint_gives_no_slice_twice(cluster: Cluster) -> None:
         for number in range(6):
             lifetimes.follow(node, cluster.wait_running(f"old-{number}"))
         node.restart_kubelet(lose_checkpoint=True)
-        wait_registered_again(cluster)
+        cluster.wait_registered("node-a")
         for number in range(6):
             cluster.apply(on_node_a(f"new-{number}"))
         for number in range(6):
@@ -42,19 +42,6 @@ def test_a_lost_checkpoint_gives_no_slice_twice(cluster: Cluster) -> None:
         assert [life.pod for life in lifetimes.lives if life.ended is not None] == []
     kept = [problem for problem in audit(cluster).problems if "default/new-" in problem]
     assert kept == []
-
-
-def wait_registered_again(cluster: Cluster, node: str = "node-a") -> None:
-    """Wait until the kubelet that runs now has taken up the plugin."""
-    log = cluster.nodes[node].kubelet.log
-    wait_until(
-        lambda: (
-            "Got registration request from device plugin" in log.read_text().rpartition("Kubelet version")[2]
-            and cluster.nodes[node].allocatable("nvidia.com/gpu") > 0
-        ),
-        what=f"{node}: plugin registered with the new kubelet",
-        within_seconds=30,
-    )
 
 
 def test_thirty_force_deleted_pods_never_overlap_their_successors(cluster: Cluster) -> None:
@@ -125,7 +112,7 @@ def test_a_plugin_that_comes_back_with_fewer_slots_keeps_what_runs(cluster: Clus
         cluster.restart_plugin("node-a", f"--node-config={config}")
         try:
             node.restart_kubelet()
-            wait_registered_again(cluster)
+            cluster.wait_registered("node-a")
             assert [cluster.pod(f"many-{n}")["status"]["phase"] for n in range(8)] == ["Running"] * 8
             assert [life.pod for life in lifetimes.lives if life.ended is not None] == []
             assert audit(cluster).problems == []

@@ -180,6 +180,17 @@ class Cluster:
             watched=[self.plugins[node].process, self.nodes[node].kubelet],
         )
 
+    def wait_registered(self, node: str, *, within_seconds: float = 30.0) -> None:
+        """Wait until the kubelet that runs now has taken up the plugin; node status says so only later."""
+        kubelet = self.nodes[node].kubelet
+        wait_until(
+            lambda: kubelet.said("Got registration request from device plugin"),
+            what=f"{node}: plugin registered with the new kubelet",
+            within_seconds=within_seconds,
+            watched=[kubelet, self.plugins[node].process],
+        )
+        self.wait_slices(node)
+
     def stop(self, *, failed: bool = False) -> None:
         """Stop everything; the folder with the logs stays only after a failure."""
         daemons = [getattr(self, "webhook", None), getattr(self, "extender", None), *self.plugins.values()]

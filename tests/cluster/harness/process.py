@@ -38,6 +38,7 @@ class Supervised:
         self.name = name
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
+        self._log_start = log.stat().st_size if log.exists() else 0
         with log.open("ab") as sink:
             self._process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *argv],
@@ -67,6 +68,12 @@ class Supervised:
         """Return the last lines of the log, for error messages."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(f"  {self.name}| {_shortened(line)}" for line in text.splitlines()[-lines:])
+
+    def said(self, text: str) -> bool:
+        """Whether this very process has written a text, not one before it with the same log."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return text.encode() in log.read()
 
     def signal(self, number: int) -> None:
         """Send a signal to the process alone; nothing if it has ended."""
