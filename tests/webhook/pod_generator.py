@@ -128,6 +128,10 @@ class PodGenerator:
 
     def _reference(self, name: str, depth: int) -> Any:
         schema = definitions()[name]
+        if name.endswith(".Quantity"):
+            return self._random.choice(["1", "500m", "1Gi", "3k", "0.5", "1e3"])
+        if name.endswith((".Time", ".MicroTime")):
+            return "2026-11-29T20:00:00Z"
         if "properties" not in schema:
             return self._value(schema, depth)
         return self._object(name, depth) if depth < 8 else {}

@@ -278,6 +278,11 @@ def test_an_outage_holds_gpu_pods_and_nothing_else(cluster: Cluster) -> None:
     cluster.create(pod("held", GPU))
 
 
+ADMITTED_ELSEWHERE = (
+    "priority preemptionPolicy priorityClassName serviceAccount serviceAccountName runtimeClassName overhead "
+    "resourceClaims resources"
+).split()
+"""Fields that name objects which are not there; other admission plugins refuse them."""
 _FIELD = re.compile(r"\.?([A-Za-z0-9_$-]+)|\[([^\]]+)\]")
 
 
@@ -285,7 +290,7 @@ def prune(body: Json, message: str) -> bool:
     """Remove the values that the API server's message complains about; False when it names none."""
     removed = False
     for place in re.findall(r"((?:spec|metadata)[A-Za-z0-9_.\[\]/$-]*): ", message):
-        tokens = [name or index for name, index in _FIELD.findall(place)]
+        tokens = [(name[:1].lower() + name[1:]) or index for name, index in _FIELD.findall(place)]
         removed |= _remove(body, tokens)
     return removed
 
@@ -321,8 +326,12 @@ def valid_pod(cluster: Cluster, seed: int) -> Json | None:
     body = PodGenerator(seed, [1.0, 0.5, 0.25, 0.1][seed % 4]).pod(wants_devices=seed % 10 != 0)
     body["metadata"] = {"name": f"g{seed}", "annotations": body["metadata"].get("annotations", {})}
     body.pop("status", None)
-    for container in body["spec"]["containers"] + body["spec"].get("initContainers", []):
-        container["image"] = "x"
+    for name in ADMITTED_ELSEWHERE:
+        body["spec"].pop(name, None)
+    for part in (body["spec"], *body["spec"]["containers"], *body["spec"].get("initContainers", [])):
+        (part.get("securityContext") or {}).pop("windowsOptions", None)
+        part["image"] = "x"
+    del body["spec"]["image"]
     for _ in range(40):
         status, answer = cluster.try_create(body, namespace=EXEMPT, dry_run=True)
         if status == 201:
@@ -335,6 +344,7 @@ def valid_pod(cluster: Cluster, seed: int) -> Json | None:
 def without_ours(answer: Json) -> str:
     """Return a stored pod without what the patch may touch and what differs between any two pods."""
     body: Json = json.loads(json.dumps(answer))
+    body.pop("status")
     for key in ("uid", "creationTimestamp", "managedFields", "namespace"):
         body["metadata"].pop(key, None)
     annotations = body["metadata"].pop("annotations", {})
