@@ -278,10 +278,17 @@ def test_an_outage_holds_gpu_pods_and_nothing_else(cluster: Cluster) -> None:
     cluster.create(pod("held", GPU))
 
 
-ADMITTED_ELSEWHERE = (
-    "priority preemptionPolicy priorityClassName serviceAccount serviceAccountName runtimeClassName overhead "
-    "resourceClaims resources"
-).split()
+ADMITTED_ELSEWHERE = [
+    "priority",
+    "preemptionPolicy",
+    "priorityClassName",
+    "serviceAccount",
+    "serviceAccountName",
+    "runtimeClassName",
+    "overhead",
+    "resourceClaims",
+    "resources",
+]
 """Fields that name objects which are not there; other admission plugins refuse them."""
 _FIELD = re.compile(r"\.?([A-Za-z0-9_$-]+)|\[([^\]]+)\]")
 
