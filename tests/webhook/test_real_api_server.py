@@ -278,7 +278,7 @@ def test_an_outage_holds_gpu_pods_and_nothing_else(cluster: Cluster) -> None:
     cluster.create(pod("held", GPU))
 
 
-ADMITTED_ELSEWHERE = [
+ADMITTED_ELSEWHERE = (
     "priority",
     "preemptionPolicy",
     "priorityClassName",
@@ -288,7 +288,7 @@ ADMITTED_ELSEWHERE = [
     "overhead",
     "resourceClaims",
     "resources",
-]
+)
 """Fields that name objects which are not there; other admission plugins refuse them."""
 _FIELD = re.compile(r"\.?([A-Za-z0-9_$-]+)|\[([^\]]+)\]")
 
