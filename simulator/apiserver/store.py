@@ -131,6 +131,7 @@ class Collection:
         self._history: collections.deque[Change] = collections.deque()
         self._history_limit = history
         self._owned: dict[str, set[str]] = {}
+        self._on_node: dict[str, set[str]] = {}
         self._watchers: dict[Subscription, None] = {}
         self._pinned: dict[tuple[str, str], dict[Subscription, None]] = {}
 
@@ -145,6 +146,8 @@ class Collection:
                 bisect.insort(self._keys, key)
             self.entries[key] = change.entry
         self._note_owners(change)
+        if self.storage == ("", "pods"):
+            self._note_node(change)
         self._history.append(change)
         if len(self._history) > self._history_limit:
             self.compacted = self._history.popleft().revision
@@ -160,6 +163,16 @@ class Collection:
         if change.type != "DELETED":
             for uid in change.entry.owners:
                 self._owned.setdefault(uid, set()).add(key)
+
+    def _note_node(self, change: Change) -> None:
+        key = change.entry.key
+        if change.previous is not None:
+            node = change.previous.fields["spec.nodeName"]
+            self._on_node[node].discard(key)
+            if not self._on_node[node]:
+                del self._on_node[node]
+        if change.type != "DELETED":
+            self._on_node.setdefault(change.entry.fields["spec.nodeName"], set()).add(key)
 
     def owned_by(self, uid: str) -> list[Entry]:
         """Return the objects that name an owner, in key order."""
@@ -225,6 +238,9 @@ class Collection:
             StatusError: 410 when `at` is forgotten.
         """
         keys, entries = self._keys, self.entries
+        node = selector.pinned("spec.nodeName")
+        if node is not None and at is None:
+            keys = sorted(self._on_node.get(node, ()))
         if at is not None:
             entries = self._entries_at(at)
             keys = sorted(entries)

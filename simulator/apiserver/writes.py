@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from gpuslice.devices.errors import BadQuantity
-from simulator.apiserver import apply, calls, failures, names, quantities, strategies
+from simulator.apiserver import apply, calls, failures, names, protobuf, quantities, strategies
 from simulator.apiserver.calls import Call, State
 from simulator.apiserver.failures import Object
 from simulator.apiserver.resources import GENERATIONS
@@ -29,6 +29,8 @@ def decode_body(body: bytes, content_type: str = "application/json") -> Object:
         StatusError: 400 for anything else, 415 for other formats.
     """
     kind = content_type.partition(";")[0].strip().lower()
+    if kind == protobuf.CONTENT_TYPE:
+        return protobuf.decode(body)
     try:
         if kind in {"", "application/json", "application/x-www-form-urlencoded"} or kind.endswith("+json"):
             found = msgspec.json.decode(body)
