@@ -11,6 +11,7 @@ from simulator.apiserver import (
     apply,
     deletion,
     discovery,
+    eventviews,
     failures,
     jsonpatch,
     openapi,
@@ -125,7 +126,7 @@ class Api:
         if tables.wanted(request):
             metadata = {"resourceVersion": str(entry.revision)}
             return _json(200, tables.render(call.resource, [entry], metadata, self._state.clock()))
-        return Response(200, (call.resource.head, entry.tail))
+        return Response(200, (call.resource.head, eventviews.tail(call.resource, entry)))
 
     async def _post(self, request: Request, call: Call) -> Response:
         body = writes.decode_body(request.body, request.headers.get("content-type", ""))
@@ -144,8 +145,29 @@ class Api:
             case "":
                 if call.name:
                     raise failures.method_not_supported()
+                if call.resource.group == eventviews.GROUP:
+                    return await self._post_event(call, body)
                 return _json(201, await writes.create(self._state, call, body), call)
         raise failures.method_not_supported()
+
+    def _core_event(self, call: Call) -> Call:
+        """Turn a call on an events.k8s.io event into the same on the core event behind it."""
+        target = Target("", "v1", "events", call.target.namespace, call.target.name)
+        return _rebased(self._state, call, target)
+
+    async def _post_event(self, call: Call, body: Object) -> Response:
+        writes.check_type(call, body)
+        core = eventviews.to_core(body) | {"apiVersion": "v1"}
+        made = await writes.create(self._state, self._core_event(call), core)
+        return _json(201, eventviews.from_core(made) | {"apiVersion": call.resource.api_version}, call)
+
+    async def _change_event(self, call: Call, transform: writes.Transform) -> Response:
+        def change(core: Object) -> Object:
+            seen = eventviews.from_core(core) | {"apiVersion": call.resource.api_version}
+            return eventviews.to_core(transform(seen)) | {"apiVersion": "v1"}
+
+        found, _ = await writes.update(self._state, self._core_event(call), change)
+        return _json(200, eventviews.from_core(found) | {"apiVersion": call.resource.api_version}, call)
 
     async def _put(self, request: Request, call: Call) -> Response:
         if not call.name or call.target.subresource in {"binding", "eviction", "token"}:
@@ -155,6 +177,8 @@ class Api:
             found, _ = await writes.update(self._state, call, lambda obj: subresources.apply_scale(obj, body))
             return _json(200, subresources.show_scale(found), call)
         writes.check_put(self._state, call, body)
+        if call.resource.group == eventviews.GROUP:
+            return await self._change_event(call, writes.replacement(body))
         creates = call.storage in strategies.CREATED_BY_PUT and not call.target.subresource
         found, created = await writes.update(self._state, call, writes.replacement(body), create_missing=creates)
         return _json(201 if created else 200, found, call)
@@ -164,6 +188,8 @@ class Api:
             raise failures.method_not_supported()
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         patched, create_missing = _patcher(self._state, call, kind, request)
+        if call.resource.group == eventviews.GROUP:
+            return await self._change_event(call, patched)
         if call.target.subresource == "scale":
             scaled = patched
 

@@ -5,7 +5,7 @@ from itertools import islice
 
 import msgspec
 
-from simulator.apiserver import selectors
+from simulator.apiserver import eventviews, selectors
 from simulator.apiserver.calls import Call, State
 from simulator.apiserver.failures import FieldError, StatusError, bad_request, gone, invalid
 from simulator.apiserver.resources import Resource
@@ -167,5 +167,5 @@ def encode_list(resource: Resource, page: list[Entry], metadata: dict[str, objec
     if resource.custom:
         items = b",".join([resource.head + entry.tail for entry in page])
     else:
-        items = b",".join([b"{" + entry.tail[1:] for entry in page])
+        items = b",".join([b"{" + eventviews.tail(resource, entry)[1:] for entry in page])
     return [head, items, b"]}"]

@@ -37,7 +37,7 @@ class Resource:
     @property
     def storage(self) -> tuple[str, str]:
         """Key of the collection: all versions of a type share one."""
-        return (self.group, self.plural)
+        return ("", "events") if self.group == "events.k8s.io" else (self.group, self.plural)
 
     @property
     def head(self) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from simulator.apiserver import reads, selectors
+from simulator.apiserver import eventviews, reads, selectors
 from simulator.apiserver.calls import Call, State
 from simulator.apiserver.failures import FieldError, Object, StatusError, invalid
 from simulator.apiserver.resources import Resource
@@ -21,7 +21,7 @@ _DEFAULT_TIMEOUT_SECONDS = 30 * 60.0
 
 def event_line(resource: Resource, type_: str, entry: Entry) -> bytes:
     """Encode one event from stored bytes."""
-    return b'{"type":"%b","object":%b%b}\n' % (type_.encode(), resource.head, entry.tail)
+    return b'{"type":"%b","object":%b%b}\n' % (type_.encode(), resource.head, eventviews.tail(resource, entry))
 
 
 def bookmark_line(resource: Resource, revision: int, *, initial_events_end: bool = False) -> bytes:

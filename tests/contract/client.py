@@ -3,6 +3,7 @@
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -86,6 +87,15 @@ class Client:
     def post(self, path: str, body: object) -> Answer:
         """POST a JSON object."""
         return self.call("POST", path, body)
+
+    def post_until(self, path: str, body: object, code: int) -> Answer:
+        """POST again and again until the answer has a code: a new type takes a moment to be served."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            answer = self.post(path, body)
+            if answer.code == code or time.monotonic() > deadline:
+                return answer
+            time.sleep(0.1)
 
     def put(self, path: str, body: object) -> Answer:
         """PUT a JSON object."""

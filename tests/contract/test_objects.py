@@ -290,3 +290,65 @@ def test_discovery_lists_the_type(api: Client, path: str, plural: str, namespace
     rows = {row["name"]: row for row in api.get(path).body["resources"]}
     assert rows[plural]["namespaced"] is namespaced
     assert {"create", "delete", "get", "list", "patch", "update", "watch"} <= set(rows[plural]["verbs"])
+
+
+def test_an_event_shows_both_its_faces(api: Client, ns: str) -> None:
+    subject = {"kind": "Pod", "namespace": ns, "name": "a"}
+    event = {"metadata": {"name": "e"}, "involvedObject": subject, "reason": "R", "message": "said", "type": "Normal"}
+    assert api.post(f"/api/v1/namespaces/{ns}/events", event).code == 201
+    path = f"/apis/events.k8s.io/v1/namespaces/{ns}/events"
+    new = api.get(f"{path}/e").body
+    assert (new["apiVersion"], new["regarding"], new["note"]) == ("events.k8s.io/v1", subject, "said")
+    assert api.get(path).body["items"][0]["note"] == "said"
+    patched = api.patch(f"{path}/e", {"metadata": {"annotations": {"a": "b"}}})
+    assert (patched.code, patched.body["note"]) == (200, "said")
+    selected = api.get(f"/api/v1/namespaces/{ns}/events?fieldSelector=involvedObject.name%3Da,reason%3DR")
+    assert names(selected) == ["e"]
+
+
+def test_an_event_made_as_the_new_kind_is_found_as_the_old(api: Client, ns: str) -> None:
+    event = {
+        "metadata": {"name": "e"},
+        "regarding": {"kind": "Pod", "namespace": ns, "name": "a"},
+        "reason": "R",
+        "note": "said",
+        "type": "Normal",
+        "action": "Bind",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "example.com/c",
+        "reportingInstance": "c-1",
+    }
+    made = api.post(f"/apis/events.k8s.io/v1/namespaces/{ns}/events", event)
+    assert made.code == 201, made.body
+    old = api.get(f"/api/v1/namespaces/{ns}/events/e").body
+    assert (old["message"], old["involvedObject"]["name"], old["reportingComponent"]) == ("said", "a", "example.com/c")
+
+
+CRD_GROUP = "contract.example"
+
+
+def test_a_custom_resource_lives_once_its_definition_is_established(api: Client, ns: str) -> None:
+    plural = ns.replace("-", "") + "s"
+    kind = plural.capitalize()
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    served = {"name": "v1", "served": True, "storage": True, "schema": schema, "subresources": {"status": {}}}
+    spec = {"group": CRD_GROUP, "scope": "Namespaced", "names": {"plural": plural, "kind": kind}, "versions": [served]}
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    definition = {"metadata": {"name": f"{plural}.{CRD_GROUP}"}, "spec": spec}
+    assert api.post(definitions, definition).code == 201
+    path = f"/apis/{CRD_GROUP}/v1/namespaces/{ns}/{plural}"
+    thing = {
+        "apiVersion": f"{CRD_GROUP}/v1",
+        "kind": kind,
+        "metadata": {"name": "a"},
+        "spec": {"x": 1},
+        "status": {"y": 1},
+    }
+    made = api.post_until(path, thing, 201)
+    assert (made.meta["generation"], made.body["spec"], "status" in made.body) == (1, {"x": 1}, False)
+    after = api.patch(f"{path}/a/status", {"status": {"y": 2}, "spec": {"x": 9}})
+    assert (after.body["status"], after.body["spec"], after.meta["generation"]) == ({"y": 2}, {"x": 1}, 1)
+    assert api.patch(f"{path}/a", {"spec": {"x": 2}}).meta["generation"] == 2
+    assert api.patch(f"{path}/a", {"spec": {}}, STRATEGIC).code == 415
+    assert api.get(path).body["items"][0]["kind"] == kind
+    api.delete(f"{definitions}/{plural}.{CRD_GROUP}")
