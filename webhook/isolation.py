@@ -47,6 +47,12 @@ def steers(name: str, value: str | None, names: frozenset[str]) -> bool:
     return name == "LD_PRELOAD" and value is not None and _LIBRARY in value
 
 
+def other_libraries(value: str) -> str:
+    """Return an LD_PRELOAD without our library; the dynamic linker takes colons and blanks alike."""
+    kept = [library for library in value.replace(":", " ").split() if _LIBRARY not in library]
+    return ":".join(kept)
+
+
 def privileged_containers(pod: AdmittedPod) -> tuple[str, ...]:
     """Return the names of privileged containers, of every list."""
     return tuple(c.name for _, containers in pod.groups() for c in containers if c.is_privileged)

@@ -9,7 +9,7 @@ from gpuslice.devices.families import Families
 from gpuslice.devices.families.family import Family
 from gpuslice.devices.quantity import parse_quantity
 from webhook.inspection import Findings
-from webhook.isolation import steering_names, steers
+from webhook.isolation import other_libraries, steering_names, steers
 from webhook.namespaces import NamespacePolicy
 from webhook.pods import AdmittedContainer, AdmittedPod, EnvVar
 from webhook.policy import Policy
@@ -113,7 +113,13 @@ class PodMutation:
     def _environment(self, base: str, container: AdmittedContainer, share: ContainerRequest | None) -> None:
         kept = list(container.env or ())
         for position in range(len(kept) - 1, -1, -1):
-            if steers(kept[position].name, kept[position].value, self._steering):
+            name, value = kept[position].name, kept[position].value
+            if not steers(name, value, self._steering):
+                continue
+            others = other_libraries(value) if name == "LD_PRELOAD" and value is not None else ""
+            if others:
+                self._set(f"{base}/env/{position}/value", others, present=True)
+            else:
                 self._operations.append(Operation("remove", f"{base}/env/{position}"))
                 del kept[position]
         added = list(self._added_environment(container, share, kept))

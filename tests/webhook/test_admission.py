@@ -133,6 +133,14 @@ def test_another_preloaded_library_stays() -> None:
     assert patched(object_, mutate(object_))["spec"]["containers"][0]["env"] == object_["spec"]["containers"][0]["env"]
 
 
+def test_our_library_is_taken_out_of_a_list_of_libraries() -> None:
+    env = [{"name": "LD_PRELOAD", "value": "/opt/a.so:/usr/local/gpuslice/libvgpu.so /opt/b.so"}]
+    object_ = pod(containers=[container(limits=GPU, env=env)])
+    result = patched(object_, mutate(object_))
+    assert result["spec"]["containers"][0]["env"] == [{"name": "LD_PRELOAD", "value": "/opt/a.so:/opt/b.so"}]
+    assert mutate(result).patch == ()
+
+
 def test_what_another_webhook_puts_back_is_denied() -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     (line,) = validate(pod(containers=[container(limits=GPU, env=env)], schedulerName="gpuslice-scheduler")).denial
