@@ -313,6 +313,7 @@ fill_region(const char *text, uint64_t hash)
 	r->clock = clock != NULL && strcmp(clock, "virtual") == 0 ? CLOCK_VIRTUAL : CLOCK_REAL;
 	const char *expected = getenv("GPUSLICE_FAKE_PARTICIPANTS");
 	r->participants_expected = expected != NULL ? (uint32_t)strtoul(expected, NULL, 10) : 0;
+	atomic_store(&r->virtual_ns, 1000000000); /* moment 0 means "never" elsewhere */
 	r->inventory = parsed;
 	r->inventory_hash = hash;
 	r->boot_hash = boot_hash();

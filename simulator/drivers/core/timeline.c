@@ -21,6 +21,13 @@ backlog(struct member member)
 	return work != NULL ? work->submitted_ns - work->served_ns : 0;
 }
 
+/* Work done in a stretch of wall time at 1/share of the speed; rounded up, so that waiting always gets further. */
+static uint64_t
+part_of(uint64_t wall_ns, uint32_t share)
+{
+	return (wall_ns + share - 1) / share;
+}
+
 static void
 remember(struct domain *d, uint32_t client, uint64_t from, uint64_t to, uint64_t served_from, uint32_t share)
 {
@@ -76,7 +83,7 @@ serve(struct domain *d, uint32_t member, uint64_t from, uint64_t wall, uint32_t 
 {
 	struct work_queue *work = queue_of(d->members[member]);
 	remember(d, d->members[member].client, from, from + wall, work->served_ns, share);
-	uint64_t done = wall / share;
+	uint64_t done = part_of(wall, share);
 	done = done > work->submitted_ns - work->served_ns ? work->submitted_ns - work->served_ns : done;
 	work->served_ns += done;
 	work->sample_busy_ns += done;
@@ -178,6 +185,10 @@ join(struct domain *d, uint16_t client, uint16_t holding)
 			return;
 		}
 	}
+	if (d->member_count == 0) {
+		d->turn = 0;
+		d->turn_left_ns = region()->inventory.quantum_ns;
+	}
 	if (d->member_count < MAX_CLIENTS) {
 		d->members[d->member_count++] = (struct member){client, holding};
 	}
@@ -218,7 +229,7 @@ moment_of(const struct domain *d, uint64_t position)
 		if (s->client != region_slot()) {
 			continue;
 		}
-		uint64_t served_to = s->served_from + (s->end_ns - s->start_ns) / s->share;
+		uint64_t served_to = s->served_from + part_of(s->end_ns - s->start_ns, s->share);
 		if (position > served_to) {
 			return oldest;
 		}
@@ -254,7 +265,8 @@ timeline_wait(uint32_t domain, uint64_t position)
 		if (served < position && others > 1) {
 			region_reap();
 		}
-		uint64_t soonest = region()->domains[domain].advanced_ns + (position - served);
+		uint64_t slowdown = region()->inventory.sharing == SHARING_MPS && others > 1 ? others : 1;
+		uint64_t soonest = region()->domains[domain].advanced_ns + (position - served) * slowdown;
 		region_unlock();
 		if (served >= position) {
 			return;

@@ -1,0 +1,148 @@
+"""Each way to allocate, against the drivers' own ledger."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.native.drivers.rig import MIB, Node, Program
+
+Start = Callable[..., Program]
+NO_CONTEXT = "cards: [{model: T4}]\ncontextMiB: 0\n"
+OUT_OF_MEMORY = "2"
+USABLE_T4_MIB = 15360 - 120
+
+
+def used(node: Node) -> int:
+    return int(node.ledger()[0]["used_bytes"]) // MIB
+
+
+@pytest.mark.parametrize(
+    ("command", "mib"),
+    [
+        pytest.param(f"alloc {3 * MIB}", 4, id="a plain allocation takes whole 2 MiB units"),
+        pytest.param("alloc 1000", 2, id="a small one takes a unit that others will share"),
+        pytest.param("pitch 1000 4096", 4, id="pitched rows count with their padding"),
+        pytest.param(f"managed {10 * MIB}", 10, id="managed memory is the device's here"),
+        pytest.param(f"vmm {64 * MIB}", 64, id="a physical handle counts without any mapping"),
+        pytest.param("array 1024 1024", 16, id="an array of float4 counts its padded rows"),
+        pytest.param(f"async {10 * MIB}", 32, id="a pool reserves in steps of 32 MiB"),
+    ],
+)
+def test_what_an_allocation_takes_and_gives_back(
+    tmp_path: Path, programs: Start, command: str, mib: int
+) -> None:
+    node = Node(tmp_path, NO_CONTEXT)
+    program = programs(node).start()
+    program.ok(command)
+    after_allocation = used(node)
+    program.ok("free 0")
+    program.ok("sync")
+    assert (after_allocation, used(node)) == (mib, 0)
+
+
+def test_small_blocks_share_a_unit(tmp_path: Path, programs: Start) -> None:
+    node = Node(tmp_path, NO_CONTEXT)
+    program = programs(node).start()
+    for _ in range(100):
+        program.ok("alloc 20000")
+    assert used(node) == 2
+
+
+def test_a_pool_keeps_memory_up_to_its_threshold(tmp_path: Path, programs: Start) -> None:
+    node = Node(tmp_path, NO_CONTEXT)
+    program = programs(node).start()
+    program.ok(f"threshold {16 * MIB}")
+    program.ok(f"async {40 * MIB}")
+    program.ok("freeasync 0")
+    before_sync = used(node)
+    program.ok("sync")
+    kept = used(node)
+    program.ok("trim 0")
+    assert (before_sync, kept, used(node)) == (64, 16, 0)
+
+
+def test_graph_memory_is_taken_at_launch_and_kept_until_trimmed(tmp_path: Path, programs: Start) -> None:
+    node = Node(tmp_path, NO_CONTEXT)
+    program = programs(node).start()
+    program.ok(f"graph {40 * MIB} k_1us")
+    program.ok("sync")
+    kept = used(node)
+    program.ok("graphfree")
+    modules = 2  # the graph's kernel came with a module
+    assert (kept, used(node)) == (64 + modules, modules)
+
+
+def test_a_stack_limit_takes_memory_for_every_resident_thread(tmp_path: Path, programs: Start) -> None:
+    node = Node(tmp_path, NO_CONTEXT)
+    program = programs(node).start()
+    program.ok("limit 0 5120")
+    assert used(node) == 4096 * 40 * 1024 // MIB
+
+
+def test_a_full_card_refuses_with_out_of_memory(tmp_path: Path, programs: Start) -> None:
+    node = Node(tmp_path, NO_CONTEXT)
+    first, second = programs(node).start(), programs(node).start()
+    first.ok(f"alloc {(USABLE_T4_MIB - 10) * MIB}")
+    refused = [second.ask(f"{how} {12 * MIB}")[0] for how in ("alloc", "managed", "async", "vmm")]
+    assert refused == [OUT_OF_MEMORY] * 4
+    assert second.ok(f"alloc {10 * MIB}")
+    assert second.ok("info")[0] == "0"
+
+
+def test_a_killed_process_gives_everything_back(tmp_path: Path, programs: Start) -> None:
+    node = Node(tmp_path, "cards: [{model: T4}]\n")
+    victim, other = programs(node).start(), programs(node).start()
+    victim.ok(f"alloc {8000 * MIB}")
+    victim.kill()
+    other.ok(f"alloc {14000 * MIB}")
+    assert used(node) == 300 + 14000
+
+
+def test_exported_memory_outlives_its_exporter(tmp_path: Path, programs: Start) -> None:
+    node = Node(tmp_path, NO_CONTEXT)
+    exporter, importer = programs(node).start(), programs(node).start()
+    exporter.ok(f"vmm {64 * MIB}")
+    exporter.ok(f"export 0 {tmp_path / 'handle'}")
+    importer.ok(f"import {tmp_path / 'handle'}")
+    shared = used(node)
+    exporter.kill()
+    alone = used(node)
+    importer.ok("free 0")
+    assert (shared, alone, used(node)) == (64, 64, 0)
+
+
+def test_a_forked_child_cannot_use_cuda(tmp_path: Path, programs: Start) -> None:
+    program = programs(Node(tmp_path, NO_CONTEXT)).start()
+    not_initialised = "3"
+    assert program.ask("fork") == [not_initialised]
+
+
+def test_a_child_that_lives_on_does_not_keep_its_parents_memory(tmp_path: Path) -> None:
+    node = Node(tmp_path, NO_CONTEXT)
+    done = node.run("sh", "-c", "gpuprobe --fork --allocate 100 --launch 0.01", PATH=f"{node.environment['LD_LIBRARY_PATH']}:/usr/bin:/bin")
+    assert done.returncode == 0, done.stderr
+    assert used(node) == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "taken"),
+    [
+        pytest.param("kill cuMemAlloc_v2 after 1", 2, id="killed before the second allocation"),
+        pytest.param("kill-after cuMemAlloc_v2 after 1", 4, id="killed once the second allocation is done"),
+    ],
+)
+def test_a_kill_strikes_at_its_point(tmp_path: Path, programs: Start, fault: str, taken: int) -> None:
+    node = Node(tmp_path, NO_CONTEXT)
+    program = programs(node, GPUSLICE_FAKE_FAULTS=fault).start()
+    program.ok(f"alloc {2 * MIB}")
+    assert program.ask(f"alloc {2 * MIB}") == []
+    program.end()
+    assert program.process.returncode == -9
+    assert (int(node.ledger()[0]["peak_bytes"]) // MIB, used(node)) == (taken, 0)
+
+
+def test_a_failing_call_fails_as_often_as_told(tmp_path: Path, programs: Start) -> None:
+    node = Node(tmp_path, NO_CONTEXT)
+    program = programs(node, GPUSLICE_FAKE_FAULTS="fail cuMemAlloc_v2 999 after 1 times 2").start()
+    assert [program.ask("alloc 512")[0] for _ in range(4)] == ["0", "999", "999", "0"]
