@@ -1,5 +1,6 @@
 """Every container on the real kubelet gets exactly what the scheduler chose for it, whatever restarts meanwhile."""
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -67,8 +68,8 @@ def identity_layers(cluster: Cluster) -> str:
             for metric in ("identity", "steered", "delivered", "guarded"):
                 if line.startswith(f"gpuslice_plugin_{metric}_total{{"):
                     sample, _, value = line.rpartition(" ")
-                    label = sample.rpartition('="')[2].rstrip('"}')
-                    counted[f"{metric} {label}"] += int(float(value))
+                    labels = re.findall(r'(?:layer|outcome)="([^"]*)"', sample)
+                    counted[f"{metric} {' '.join(labels)}"] += int(float(value))
     return ", ".join(f"{name}: {count}" for name, count in sorted(counted.items()))
 
 

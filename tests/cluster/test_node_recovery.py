@@ -115,6 +115,11 @@ def test_a_plugin_that_comes_back_with_fewer_slots_keeps_what_runs(cluster: Clus
             cluster.wait_registered("node-a")
             assert [cluster.pod(f"many-{n}")["status"]["phase"] for n in range(8)] == ["Running"] * 8
             assert [life.pod for life in lifetimes.lives if life.ended is not None] == []
-            assert audit(cluster).problems == []
+            wait_until(
+                lambda: not audit(cluster).problems,
+                what="the kubelet lists every running pod's slices again",
+                within_seconds=15,
+                explain=lambda: "\n".join(audit(cluster).problems),
+            )
         finally:
             cluster.restart_plugin("node-a")
