@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from gpuslice.devices.allocation import PodAllocation, SliceShare
 from gpuslice.devices.inventory import slice_id
@@ -116,11 +117,7 @@ class Decision:
 
     def best_position(self) -> int:
         """Return the position of the best candidate, or -1 if none fits."""
-        fits = self.codes == 0
-        if not fits.any():
-            return -1
-        top = np.flatnonzero(fits & (self.scores == self.scores[fits].max()))
-        return int(top[self.ranks[top].argmin()])
+        return _best_position(self.codes, self.scores, self.ranks)
 
     def priorities(self) -> Codes:
         """Return scores 0..10 for kube-scheduler, for every candidate; those that do not fit have 0.
@@ -128,15 +125,7 @@ class Decision:
         The best node alone has 10, the others 0..9 by their scores: kube-scheduler breaks ties at random, and that
         nobody ties with the best keeps the decision ours.
         """
-        priorities = np.zeros(len(self.codes), dtype=np.uint8)
-        fits = self.codes == 0
-        if fits.any():
-            scores = self.scores[fits]
-            low, span = scores.min(), scores.max() - scores.min()
-            rest = BEST_SCORE - 1
-            priorities[fits] = rest * ((scores - low) / span) if span else rest
-            priorities[self.best_position()] = BEST_SCORE
-        return priorities
+        return priorities_of(self.codes, self.scores, self.ranks)
 
     def ranking(self) -> list[tuple[str, float]]:
         """Return the nodes that fit with their scores, best first, ties by name."""
@@ -170,16 +159,15 @@ def filter_rows(
     shape = shape_of(request, asker.cpu_milli)
     policy = resolve(request, defaults, ledger.outlook)
     fleet = ledger.fleet
-    all_codes, all_scores = ledger.scores.verdicts(fleet, shape, policy)
     known = rows >= 0
-    if len(all_codes) and known.all():
-        codes, scores, ranks = all_codes[rows], all_scores[rows], fleet.rank[rows].astype(np.int64)
+    if known.all():
+        codes, scores = ledger.scores.verdicts(fleet, rows, shape, policy)
+        ranks = fleet.rank[rows].astype(np.int64)
     else:
         codes = np.full(len(rows), Obstacle.UNKNOWN_NODE, dtype=np.uint8)
         scores = np.zeros(len(rows), dtype=np.float64)
         ranks = np.zeros(len(rows), dtype=np.int64)
-        codes[known] = all_codes[rows[known]]
-        scores[known] = all_scores[rows[known]]
+        codes[known], scores[known] = ledger.scores.verdicts(fleet, rows[known], shape, policy)
         ranks[known] = fleet.rank[rows[known]]
     decision = Decision(request, policy.name, rows, fleet.names, None, codes, scores, ranks)
     _judge_reserved(ledger, asker, shape, policy, decision)
@@ -200,6 +188,27 @@ def prioritize(decision: Decision, names: Sequence[str] | None = None) -> dict[s
         decision = replace(decision, codes=np.where(kept, decision.codes, np.uint8(Obstacle.UNKNOWN_NODE)))
     fits = decision.codes == 0
     return dict(zip(decision.names[fits].tolist(), decision.priorities()[fits].tolist(), strict=True))
+
+
+def priorities_of(codes: Codes, scores: npt.NDArray[np.floating], ranks: Ints) -> Codes:
+    """Return scores 0..10 of all candidates, given their obstacles, raw scores and tie-breaks."""
+    priorities = np.zeros(len(codes), dtype=np.uint8)
+    fits = codes == 0
+    if fits.any():
+        raw = scores[fits]
+        low, span = raw.min(), raw.max() - raw.min()
+        rest = BEST_SCORE - 1
+        priorities[fits] = rest * ((raw - low) / span) if span else rest
+        priorities[_best_position(codes, scores, ranks)] = BEST_SCORE
+    return priorities
+
+
+def _best_position(codes: Codes, scores: npt.NDArray[np.floating], ranks: Ints) -> int:
+    fits = codes == 0
+    if not fits.any():
+        return -1
+    top = np.flatnonzero(fits & (scores == scores[fits].max()))
+    return int(top[ranks[top].argmin()])
 
 
 def place(

@@ -65,6 +65,8 @@ class PodSeen:
     cpu_milli: int = 0
     group: str = ""
     """UID of the owning Job (or the like), for ``affine``."""
+    models: tuple[str, ...] = ()
+    """Card models the pod insists on; part of the mix that fragmentation policies learn."""
     created_at: str = ""
     """creationTimestamp; orders waiting pods, and victims among equals (youngest first)."""
 
@@ -87,6 +89,7 @@ class Assume:
     priority: int = 0
     cpu_milli: int = 0
     group: str = ""
+    models: tuple[str, ...] = ()
     created_at: str = ""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.requests import PodRequest
-from gpuslice.placement.decide import NOBODY, Asker, Decision, Names, kept_for
+from gpuslice.placement.decide import NOBODY, Asker, Decision, Names, kept_for, priorities_of
 from gpuslice.placement.events import PodKey
 from gpuslice.placement.fit import obstacles
 from gpuslice.placement.fleet import Codes
@@ -131,10 +131,14 @@ def judge_cards(
 
 
 def as_object(record: Record) -> dict[str, Any]:
-    """Return a record as JSON-able data: summary first, then each node's verdict, best first."""
+    """Return a record as JSON-able data: summary first, then each node's verdict, best first.
+
+    ``score`` is 0..10 as kube-scheduler gets it, ``raw`` the policy's own figure.
+    """
     fits = record.codes == 0
     order = np.lexsort((np.arange(len(record.codes)), -record.scores, record.codes))[:_MAX_LISTED]
     counts = np.bincount(record.codes, minlength=len(Obstacle))
+    priorities = priorities_of(record.codes, record.scores, np.arange(len(record.codes)))
     return {
         "pod": str(record.key),
         "uid": record.key.uid,
@@ -145,7 +149,7 @@ def as_object(record: Record) -> dict[str, Any]:
         "chosen": record.node or None,
         "allocation": None if record.allocation is None else _allocation(record.allocation),
         "verdicts": [
-            {"node": str(record.names[at]), "score": float(record.scores[at])}
+            {"node": str(record.names[at]), "score": int(priorities[at]), "raw": float(record.scores[at])}
             if record.codes[at] == 0
             else {"node": str(record.names[at]), "reason": TEXTS[Obstacle(int(record.codes[at]))]}
             for at in order.tolist()

@@ -73,6 +73,7 @@ _NODE_COLUMNS: Final[_Kinds] = (
     ("cpu_total", np.int64),
     ("cpu_used", np.int64),
     ("domain", np.int32),
+    ("wiring", np.int32),
     ("version", np.int64),
 )
 
@@ -100,6 +101,7 @@ class Fleet:
     cpu_total: npt.NDArray[np.int64]
     cpu_used: npt.NDArray[np.int64]
     domain: npt.NDArray[np.int32]
+    wiring: npt.NDArray[np.int32]
     version: npt.NDArray[np.int64]
 
     def __init__(self) -> None:
@@ -116,8 +118,9 @@ class Fleet:
         self.layout = 0
         """Rises when a node or card comes, goes or moves: row numbers looked up before are void."""
         self._uuids: list[tuple[str, ...]] = []
-        self._links: list[Links] = []
-        self._known_links: dict[Links, Links] = {}
+        self.wirings: list[Links] = [()]
+        """Distinct link matrices; number 0 is the unknown one."""
+        self._wiring_numbers: dict[Links, int] = {(): 0}
         self._free_rows: list[int] = []
         self._rank: npt.NDArray[np.int32] | None = None
         for name, kind in _CARD_COLUMNS:
@@ -149,7 +152,7 @@ class Fleet:
 
     def links(self, row: int) -> Links:
         """Return the link values between the cards of a row, in column order; empty when unknown."""
-        return self._links[row]
+        return self.wirings[int(self.wiring[row])]
 
     def column(self, row: int, uuid: str) -> int:
         """Return the column of a card in its node's row, or -1 if the node does not have it."""
@@ -174,7 +177,6 @@ class Fleet:
         if row == len(self.names):
             self.names.append(name)
             self._uuids.append(())
-            self._links.append(())
             self._grow_rows(row + 1)
         self.names[row] = name
         self.row_of[name] = row
@@ -228,11 +230,13 @@ class Fleet:
         """Keep the link matrix in column order; equal matrices of many nodes are kept once."""
         order = sorted(range(len(cards.cards)), key=lambda at: cards.cards[at].uuid)
         links = tuple(tuple(cards.links[a][b] for b in order) for a in order) if cards.links else ()
-        self._links[row] = self._known_links.setdefault(links, links)
+        number = self._wiring_numbers.setdefault(links, len(self.wirings))
+        if number == len(self.wirings):
+            self.wirings.append(links)
+        self.wiring[row] = number
 
     def _forget_cards(self, row: int) -> None:
         self._uuids[row] = ()
-        self._links[row] = ()
         for name, _ in _CARD_COLUMNS:
             getattr(self, name)[row] = 0
 

@@ -19,6 +19,7 @@ from gpuslice.placement.books import Books, NodeBook
 from gpuslice.placement.events import Command, Conflict, Event, Expired, PodSeen, Wake
 from gpuslice.placement.fleet import Fleet
 from gpuslice.placement.holding import Holding, Phase, uses_of
+from gpuslice.placement.mix import task_of
 from gpuslice.placement.outlook import Observer, Outlook
 from gpuslice.placement.reservation import Reservation
 from gpuslice.placement.score_cache import ScoreCache
@@ -181,7 +182,7 @@ class Ledger:
             holding.roles = event.roles
             holding.init_done = event.init_done
             holding.cpu_milli = event.cpu_milli
-            self._replace(holding)
+            self._replace(holding, event.models)
         else:
             holding = old
         holding.phase = Phase.BOUND
@@ -215,7 +216,7 @@ class Ledger:
         holding.cpu_milli = event.cpu_milli
         holding.created_at = event.created_at
         self._refuse_overcommitment(holding)
-        self._replace(holding)
+        self._replace(holding, event.models)
         self._set_group(holding, event.group)
 
     def _refuse_overcommitment(self, holding: Holding) -> None:
@@ -318,7 +319,7 @@ class Ledger:
 
     # -- booking -----------------------------------------------------------------------------------------------------
 
-    def _replace(self, holding: Holding) -> None:
+    def _replace(self, holding: Holding, models: tuple[str, ...]) -> None:
         """Book a holding in place of the pod's earlier one, if any."""
         uid = holding.key.uid
         old = self.holdings.pop(uid, None)
@@ -332,7 +333,16 @@ class Ledger:
         self.books.enter(holding)
         if old is not None:
             self._judge_node(old.node)
+        else:
+            self._learn(holding, models)
         self._judge_node(holding.node)
+
+    def _learn(self, holding: Holding, models: tuple[str, ...]) -> None:
+        """Count the pod in the mix of requests."""
+        book = self.books.nodes[holding.node]
+        if book.row >= 0 and holding.allocation.containers:
+            memory = dict(zip(self.fleet.uuids(book.row), self.fleet.total_memory[book.row].tolist(), strict=False))
+            self.observer.see(task_of(holding.allocation, memory, holding.cpu_milli, models))
 
     def _release(self, uid: str) -> None:
         holding = self.holdings.pop(uid, None)

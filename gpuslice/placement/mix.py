@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpuslice.devices.requests import PodRequest
+from gpuslice.devices.allocation import PodAllocation
 
 MILLI: Final = 1000
+AT_MOST: Final = 256
+"""Typical tasks; bounds the cost of measuring whatever people ask for."""
 _PERCENT: Final = 10
 
 
@@ -33,26 +35,26 @@ class Task:
         return self.share_milli * self.cards
 
 
-def task_of(request: PodRequest, cpu_milli: int, card_memory_mib: int) -> Task:
-    """Return the class of a request, by its largest container.
+def task_of(
+    allocation: PodAllocation, card_memory_mib: Mapping[str, int], cpu_milli: int, models: tuple[str, ...]
+) -> Task:
+    """Return the class of a pod by what it was given: the share of its largest container.
 
     Args:
-        request: What the pod asks for.
+        allocation: The pod's shares.
+        card_memory_mib: Memory of the cards, by UUID; cards that are not in it count as used in full.
         cpu_milli: CPU of the pod.
-        card_memory_mib: Memory of a usual card of the family, to turn MiB into a share.
+        models: Models it insisted on.
     """
-    if request.is_empty:
-        return Task(cpu_milli, 0, 0)
-    largest = max(
-        (demand.request for demand in request.containers),
-        key=lambda asked: (asked.cards, asked.exclusive, asked.memory_on(card_memory_mib), asked.core_percent),
-    )
-    if largest.exclusive:
-        share = MILLI
-    else:
-        memory = -(-MILLI * largest.memory_on(card_memory_mib) // max(card_memory_mib, 1))
-        share = min(MILLI, max(memory, largest.core_percent * _PERCENT, 1))
-    return Task(cpu_milli, share, largest.cards, largest.family, request.selection.use_types)
+    largest = max(allocation.containers.values(), key=len, default=())
+    share = 0
+    for given in largest:
+        memory = card_memory_mib.get(given.card, 0)
+        by_memory = -(-MILLI * given.memory_mib // memory) if memory else MILLI
+        whole = MILLI if given.exclusive else max(by_memory, given.core_percent * _PERCENT, 1)
+        share = max(share, min(MILLI, whole))
+    family = largest[0].family if largest else "nvidia"
+    return Task(cpu_milli, share, len(largest), family, models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def typical(counts: Mapping[Task, int], *, percent: int, by_demand: bool = False
     wanted = sum(seen.values()) * percent
     covered = 0
     tasks: list[tuple[Task, int]] = []
-    for task, count in sorted(seen.items(), key=lambda item: (-item[1], item[0])):
+    for task, count in sorted(seen.items(), key=lambda item: (-item[1], item[0]))[:AT_MOST]:
         if covered * 100 >= wanted:
             break
         covered += count

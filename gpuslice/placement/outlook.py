@@ -13,8 +13,9 @@ from gpuslice.placement.mix import MILLI, Task
 MILLION: Final = 1_000_000
 _FIRST: Final = 32
 """Pods to see before the mix counts for anything."""
-_GROWTH: Final = 1.5
-"""The mix is taken anew when this many times more pods have been seen: a new mix makes every score new."""
+_REMEMBERED: Final = 20_000
+_CLASSES: Final = 4_096
+"""Above either number all counts are halved: old pods fade, and odd ones are forgotten."""
 
 
 class Outlook:
@@ -62,12 +63,17 @@ def allows(kind: str, family: str, models: tuple[str, ...]) -> bool:
 
 
 class Observer:
-    """Counts the tasks of pods seen, and takes a new outlook when it has changed enough to matter."""
+    """Counts the tasks of pods seen, and takes a new outlook when it has changed enough to matter.
+
+    A new outlook makes every score new, so it is taken when the pods since the last one are half as many as it knew.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[Task] = Counter()
+        self._total = 0
+        self._since = 0
+        self._known = 0
         self._outlook = EMPTY
-        self._taken_at = 0
         self._layout = -1
         self._fixed = False
 
@@ -79,20 +85,26 @@ class Observer:
 
     def see(self, task: Task) -> None:
         """Count one pod."""
-        if not self._fixed:
-            self._counts[task] += 1
+        if self._fixed:
+            return
+        self._counts[task] += 1
+        self._total += 1
+        self._since += 1
+        if self._total > _REMEMBERED or len(self._counts) > _CLASSES:
+            self._counts = Counter({task: count // 2 for task, count in self._counts.items() if count > 1})
+            self._total = self._counts.total()
 
     def outlook(self, fleet: Fleet) -> Outlook:
         """Return the outlook in force."""
-        seen = self._counts.total()
-        grown = not self._fixed and seen >= max(_FIRST, self._taken_at * _GROWTH)
-        if grown or self._layout != fleet.layout:
-            self._layout = fleet.layout
+        due = not self._fixed and self._since >= max(_FIRST, self._known // 2)
+        if due or self._layout != fleet.layout:
             capacity = _capacity(fleet)
-            if grown or self._fixed or _differ(self._outlook.capacity, capacity):
-                self._taken_at = seen if grown or self._fixed else self._taken_at
-                counts = dict(self._counts) if seen >= _FIRST or self._fixed else {}
+            if due or self._layout < 0 or _differ(self._outlook.capacity, capacity):
+                counts = dict(self._counts) if self._fixed or due else self._outlook.counts
                 self._outlook = Outlook(counts, tuple(fleet.kinds.words), capacity)
+            if due:
+                self._known, self._since = self._total, 0
+            self._layout = fleet.layout
         return self._outlook
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuslice.devices.requests import CardSelection
+from gpuslice.placement.columns import row_any, row_count, row_max
 from gpuslice.placement.fleet import UNKNOWN_NUMA, Bools, Codes, Fleet, Floats, Ints
 from gpuslice.placement.holding import CardUse
 from gpuslice.placement.rejection import Obstacle
@@ -72,6 +73,7 @@ class Scan:
         self.model = fleet.model[rows]
         self.kind = fleet.kind[rows]
         self.numa = fleet.numa[rows]
+        self.wiring: Ints = fleet.wiring[rows].astype(np.int64)
         shape = self.present.shape
         self.extra_slots: Ints = np.zeros(shape, dtype=np.int64)
         self.extra_memory: Ints = np.zeros((planned.steps, *shape), dtype=np.int64)
@@ -84,13 +86,11 @@ class Scan:
 
     def memory_after(self) -> Ints:
         """MiB in use with the plan, at its peak."""
-        peak: Ints = self.used_memory + self.extra_memory.max(axis=0)
-        return peak
+        return self.used_memory + _peak(self.extra_memory)
 
     def cores_after(self) -> Ints:
         """Percent in use with the plan, at its peak."""
-        peak: Ints = self.used_cores + self.extra_cores.max(axis=0)
-        return peak
+        return self.used_cores + _peak(self.extra_cores)
 
     def of_families(self, families: Iterable[str]) -> Bools:
         """Mark the cards of some families."""
@@ -126,6 +126,11 @@ class Scan:
         self.chosen.append(chosen)
 
 
+def _peak(by_step: Ints) -> Ints:
+    peak: Ints = by_step[0] if len(by_step) == 1 else by_step.max(axis=0)
+    return peak
+
+
 def scan_nodes(
     fleet: Fleet, rows: Ints, shape: PodShape, policy: "Policy", freed: Freed | None = None
 ) -> tuple[Codes, Floats]:
@@ -135,14 +140,14 @@ def scan_nodes(
     if not len(rows):
         return codes, scores
     codes[~fleet.ready[rows]] = Obstacle.NOT_READY
-    codes[~fleet.present[rows].any(axis=1)] = Obstacle.UNKNOWN_NODE
+    codes[~row_any(fleet.present[rows])] = Obstacle.UNKNOWN_NODE
     scan = Scan(fleet, rows, shape, freed)
     accepted = _accepted(scan, shape.request.selection)
     for position, block in enumerate(shape.blocks):
         usable, found = _usable(scan, shape, position, accepted, idle_only=policy.idle_only)
         if shape.request.selection.same_numa and block.cards > 1:
             usable = _on_big_enough_numa(scan, usable, block.cards)
-            found = np.where((found == 0) & ~usable.any(axis=1), np.uint8(Obstacle.NUMA), found)
+            found = np.where((found == 0) & ~row_any(usable), np.uint8(Obstacle.NUMA), found)
         refused = (codes == 0) & (found != 0)
         codes[refused] = Obstacle.COMBINATION if position else found[refused]
         chosen = _choose(scan, shape, block, usable, policy)
@@ -180,12 +185,24 @@ def _usable(scan: Scan, shape: PodShape, position: int, accepted: Bools, *, idle
     """Return the cards that can hold a slice of a block, and the first test that left a row too few of them."""
     block = shape.blocks[position]
     left = scan.present & (scan.family == scan.fleet.families.number(block.family))
-    found = np.where(left.sum(axis=1) < block.cards, np.uint8(Obstacle.TOO_FEW_CARDS), np.uint8(0))
-    for what, passed in _tests(scan, shape, position, accepted, idle_only=idle_only):
+    first = left
+    tests = list(_tests(scan, shape, position, accepted, idle_only=idle_only))
+    for _, passed in tests:
         left = left & passed
-        short = (found == 0) & (left.sum(axis=1) < block.cards)
-        found[short] = what
+    found: Codes = np.zeros(len(left), dtype=np.uint8)
+    short = np.flatnonzero(row_count(left) < block.cards)
+    if len(short):
+        found[short] = _first_shortage(first[short], [(what, passed[short]) for what, passed in tests], block.cards)
     return left, found
+
+
+def _first_shortage(left: Bools, tests: Sequence[tuple[Obstacle, Bools]], wanted: int) -> Codes:
+    """Return the first test that left each row too few cards, for rows that have too few in the end."""
+    found = np.where(row_count(left) < wanted, np.uint8(Obstacle.TOO_FEW_CARDS), np.uint8(0))
+    for what, passed in tests:
+        left = left & passed
+        found[(found == 0) & (row_count(left) < wanted)] = what
+    return found
 
 
 def _tests(
@@ -222,7 +239,7 @@ def _on_big_enough_numa(scan: Scan, usable: Bools, wanted: int) -> Bools:
         if numa == UNKNOWN_NUMA:
             continue
         here = usable & (scan.numa == numa)
-        kept |= here & (here.sum(axis=1) >= wanted)[:, None]
+        kept |= here & (row_count(here) >= wanted)[:, None]
     return kept
 
 
@@ -243,10 +260,12 @@ def _choose(scan: Scan, shape: PodShape, block: Block, usable: Bools, policy: "P
 
 
 def _best(keys: Sequence[Ints], usable: Bools) -> Ints:
-    if len(keys) == 1:
-        best: Ints = keys[0].argmax(axis=1)
-        return best
-    return _order(keys, usable)[:, 0]
+    left = usable
+    for key in keys[:-1]:
+        narrowed = np.where(left, key, _WORST)
+        left = left & (narrowed == row_max(narrowed)[:, None])
+    best: Ints = np.where(left, keys[-1], _WORST).argmax(axis=1)
+    return best
 
 
 def _order(keys: Sequence[Ints], usable: Bools) -> Ints:

@@ -1,11 +1,10 @@
-"""Verdicts and scores of every node for the classes of pods seen lately.
+"""Verdicts and scores of nodes for the classes of pods seen lately.
 
-Pods come in few classes, and between two decisions few nodes change. So each class keeps its verdict of every node, and
-a look at it rescans only the rows that changed since the last one.
+Pods come in few classes, and between two decisions few nodes change. So each class keeps its verdicts, and a look at
+some nodes rescans only those of them that changed since they were last looked at.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,18 +19,26 @@ if TYPE_CHECKING:
     from gpuslice.placement.policies.policy import Policy
 
 CLASSES: Final = 256
-_ONE_BY_ONE: Final = 2
+_ONE_BY_ONE: Final = 4
 """Up to so many rows, plain Python is quicker than columns."""
 
 
 class _Verdicts:
-    __slots__ = ("codes", "policy", "scores", "version")
+    __slots__ = ("codes", "policy", "scores", "versions")
 
     def __init__(self, policy: "Policy") -> None:
         self.policy = policy
         self.codes: Codes = np.zeros(0, dtype=np.uint8)
         self.scores: Floats = np.zeros(0, dtype=np.float64)
-        self.version = 0
+        self.versions: Ints = np.zeros(0, dtype=np.int64)
+        """Version of each row when it was scanned; 0 before the first scan."""
+
+    def grow(self, rows: int) -> None:
+        more = rows - len(self.codes)
+        if more > 0:
+            self.codes = np.append(self.codes, np.zeros(more, dtype=np.uint8))
+            self.scores = np.append(self.scores, np.zeros(more, dtype=np.float64))
+            self.versions = np.append(self.versions, np.zeros(more, dtype=np.int64))
 
 
 class ScoreCache:
@@ -39,33 +46,35 @@ class ScoreCache:
 
     def __init__(self, classes: int = CLASSES) -> None:
         self._classes = classes
-        self._known: OrderedDict[Hashable, _Verdicts] = OrderedDict()
+        self._known: OrderedDict[tuple[object, ...], _Verdicts] = OrderedDict()
 
-    def verdicts(self, fleet: Fleet, shape: PodShape, policy: "Policy") -> tuple[Codes, Floats]:
-        """Return obstacle and score of every row, up to date. The arrays belong to the cache: do not write to them."""
+    def verdicts(self, fleet: Fleet, rows: Ints, shape: PodShape, policy: "Policy") -> tuple[Codes, Floats]:
+        """Return obstacle and score of some rows (all of them known to the fleet), up to date."""
+        found = self._class(shape, policy)
+        found.grow(fleet.rows)
+        stale = rows[found.versions[rows] < fleet.version[rows]]
+        if len(stale):
+            _rescan(fleet, found, stale, shape)
+        return found.codes[rows], found.scores[rows]
+
+    def _class(self, shape: PodShape, policy: "Policy") -> _Verdicts:
         # A policy is made once for each outlook and lives as long as its classes: its identity stands for all of it.
         key = (shape.request, shape.cpu_milli if policy.reads_cpu else 0, id(policy))
         found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = _Verdicts(policy)
-            if len(self._known) > self._classes:
-                self._known.popitem(last=False)
-        else:
+        if found is not None:
             self._known.move_to_end(key)
-        if found.version != fleet.now:
-            self._refresh(fleet, found, shape, policy)
-        return found.codes, found.scores
+            return found
+        found = self._known[key] = _Verdicts(policy)
+        if len(self._known) > self._classes:
+            self._known.popitem(last=False)
+        return found
 
-    def _refresh(self, fleet: Fleet, found: _Verdicts, shape: PodShape, policy: "Policy") -> None:
-        rows = fleet.rows
-        if len(found.codes) < rows:
-            found.codes = np.resize(found.codes, rows) if len(found.codes) else np.zeros(rows, dtype=np.uint8)
-            found.scores = np.resize(found.scores, rows) if len(found.scores) else np.zeros(rows, dtype=np.float64)
-        changed: Ints = np.flatnonzero(fleet.version[:rows] > found.version)
-        if len(changed) <= _ONE_BY_ONE:
-            for row in changed.tolist():
-                fit = fit_node(fleet, row, shape, policy)
-                found.codes[row], found.scores[row] = (fit, 0.0) if isinstance(fit, Obstacle) else (0, fit.score)
-        else:
-            found.codes[changed], found.scores[changed] = scan_nodes(fleet, changed, shape, policy)
-        found.version = fleet.now
+
+def _rescan(fleet: Fleet, found: _Verdicts, rows: Ints, shape: PodShape) -> None:
+    if len(rows) <= _ONE_BY_ONE:
+        for row in rows.tolist():
+            fit = fit_node(fleet, row, shape, found.policy)
+            found.codes[row], found.scores[row] = (fit, 0.0) if isinstance(fit, Obstacle) else (0, fit.score)
+    else:
+        found.codes[rows], found.scores[rows] = scan_nodes(fleet, rows, shape, found.policy)
+    found.versions[rows] = fleet.version[rows]

@@ -127,7 +127,8 @@ def test_cached_verdicts_agree_with_fresh_ones(name: str, data: st.DataObject) -
     defaults = PolicyDefaults(node=name, card=name)
     for step in range(data.draw(st.integers(1, 6))):
         policy = resolve(shape.request, defaults, ledger.outlook)
-        codes, scores = ledger.scores.verdicts(ledger.fleet, shape, policy)
+        rows = np.arange(ledger.fleet.rows)
+        codes, scores = ledger.scores.verdicts(ledger.fleet, rows, shape, policy)
         fast = [(int(code), float(score)) for code, score in zip(codes, scores, strict=True)]
         assert fast == plain(ledger, shape, defaults)
         asked = data.draw(pod_requests())

@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from gpuslice.placement.columns import ratio, row_any, row_count, row_sum
 from gpuslice.placement.fleet import UNKNOWN_CPU, Bools, Ints
 from gpuslice.placement.mix import MILLI, Mix, Task
 from gpuslice.placement.outlook import Outlook, allows
@@ -52,6 +53,7 @@ class Meter:
         """Weight of the tasks of one card that can be served, by kind of card, number of CPU steps and of sizes."""
         for task, weight in single:
             self._add(self._tables[..., self._sizes.index(task.share_milli) + 1 :], task, weight)
+        self._flat: Ints = self._tables.reshape(-1)
         self._lists: list[list[list[int]]] = self._tables.tolist()
         self._level_of: Ints = np.searchsorted(self._sizes, np.arange(MILLI + 1), side="right").astype(np.int64)
         self._levels: list[int] = self._level_of.tolist()
@@ -103,28 +105,33 @@ class Meter:
     def columns(self, left: Ints, kinds: Ints, cpu: Ints) -> Ints:
         """Return the fragments of many nodes whose cards are all of one kind (``kinds``, one a row)."""
         steps = np.searchsorted(self._cpu_column, cpu, side="right")
-        usable: Ints = (left * self._tables[kinds[:, None], steps[:, None], self._level_of[left]]).sum(axis=1)
+        usable: Ints = row_sum(left * self._served(left, kinds, steps))
         for group in self._several:
             fits = left >= group.share_milli
-            amount = np.where(fits, left, 0).sum(axis=1)
-            usable += np.where(fits.sum(axis=1) >= group.cards, group.weights[kinds, steps] * amount, 0)
-        fragments: Ints = self.total * left.sum(axis=1) - usable
+            amount = row_sum(left * fits)
+            usable += np.where(row_count(fits) >= group.cards, group.weights[kinds, steps] * amount, 0)
+        fragments: Ints = self.total * row_sum(left) - usable
         return fragments
 
     def trials(self, left: Ints, after: Ints, kinds: Ints, cpu: Ints) -> Ints:
         """Return the fragments of many nodes if one card (by column) had ``after`` left instead of ``left``."""
         steps = np.searchsorted(self._cpu_column, cpu, side="right")
-        place = (kinds[:, None], steps[:, None])
-        terms = left * self._tables[(*place, self._level_of[left])]
-        usable: Ints = terms.sum(axis=1)[:, None] - terms + after * self._tables[(*place, self._level_of[after])]
+        terms = left * self._served(left, kinds, steps)
+        usable: Ints = row_sum(terms)[:, None] - terms + after * self._served(after, kinds, steps)
         for group in self._several:
             fits, fits_after = left >= group.share_milli, after >= group.share_milli
-            count = fits.sum(axis=1)[:, None] - fits + fits_after
+            count = row_count(fits)[:, None] - fits + fits_after
             part = left * fits
-            amount = part.sum(axis=1)[:, None] - part + after * fits_after
-            usable += np.where(count >= group.cards, group.weights[place] * amount, 0)
-        fragments: Ints = self.total * (left.sum(axis=1)[:, None] - left + after) - usable
+            amount = row_sum(part)[:, None] - part + after * fits_after
+            usable += np.where(count >= group.cards, group.weights[kinds, steps][:, None] * amount, 0)
+        fragments: Ints = self.total * (row_sum(left)[:, None] - left + after) - usable
         return fragments
+
+    def _served(self, left: Ints, kinds: Ints, steps: Ints) -> Ints:
+        """Return, for every card, the weight of the tasks of one card that fit into what is left of it."""
+        rows = (kinds * (len(self._cpus) + 1) + steps) * (len(self._sizes) + 1)
+        served: Ints = self._flat.take(rows[:, None] + self._level_of.take(left))
+        return served
 
 
 def _usable_together(group: _Several, fitting: Sequence[tuple[int, int]], step: int) -> int:
@@ -163,9 +170,10 @@ def left_columns(scan: Scan, slots: Ints, memory: Ints, cores: Ints, exclusive: 
     """Return the thousandths left of every card of a scan, given what is used of them."""
     fleet, rows = scan.fleet, scan.rows
     shut = exclusive | (slots >= scan.total_slots) | ~fleet.healthy[rows] | fleet.cordoned[rows] | ~scan.present
-    by_memory = MILLI * (scan.total_memory - memory) // np.maximum(scan.total_memory, 1)
-    by_cores = MILLI * (scan.total_cores - cores) // np.maximum(scan.total_cores, 1)
-    left: Ints = np.where(shut, 0, np.maximum(0, np.minimum(by_memory, by_cores)))
+    by_memory = ratio(MILLI * np.maximum(scan.total_memory - memory, 0), scan.total_memory)
+    by_cores = ratio(MILLI * np.maximum(scan.total_cores - cores, 0), scan.total_cores)
+    left: Ints = np.minimum(by_memory, by_cores)
+    left[shut] = 0
     return left
 
 
@@ -195,5 +203,4 @@ def free_cpu_column(scan: Scan) -> Ints:
 def mixed_rows(scan: Scan) -> Bools:
     """Mark rows with cards of more than one kind; :meth:`Meter.columns` does not hold for them."""
     first = scan.kind[:, :1]
-    mixed: Bools = (scan.present & (scan.kind != first)).any(axis=1)
-    return mixed
+    return row_any(scan.present & (scan.kind != first))

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from gpuslice.placement.columns import row_sum
 from gpuslice.placement.fleet import Bools, Floats, Ints
 from gpuslice.placement.mix import MILLI, cpu_per_card, typical
 from gpuslice.placement.outlook import MILLION, Outlook
@@ -138,8 +139,8 @@ class NodeGradient:
             ) - self._meter.fragments(before[at, mine].tolist(), each, int(cpu[at]))
         if self._tuning.rounded:
             return _rounded(-growth, self._meter.total).astype(np.float64)
-        stranded = self._stranded_column(after.sum(axis=1), cpu_after) - self._stranded_column(before.sum(axis=1), cpu)
-        pressed: Ints = (self._pressure_column[scan.kind] * (before - after)).sum(axis=1)
+        stranded = self._stranded_column(row_sum(after), cpu_after) - self._stranded_column(row_sum(before), cpu)
+        pressed = row_sum(self._pressure_column.take(scan.kind) * (before - after))
         return self._combine(*(term.astype(np.float64) for term in (growth, stranded, pressed)))
 
     def _stranded(self, left: int, cpu: int) -> int:
@@ -156,7 +157,7 @@ class NodeGradient:
         cards = growth / (max(self._meter.total, 1) * float(MILLI))
         starved = self._tuning.stranded_weight * (stranded / (self._cpu_per_card * float(MILLI)))
         scarce = self._tuning.pressure_weight * (pressed / (MILLION * float(MILLI)))
-        return -cards - starved - scarce
+        return 0.0 - cards - starved - scarce
 
 
 def _left_with(card: CardState, block: Block) -> int:
@@ -175,16 +176,19 @@ def _left_with(card: CardState, block: Block) -> int:
 
 
 def _columns_with(scan: Scan, block: Block) -> Ints:
-    memory = np.stack([scan.extra_memory[step] + scan.wanted(block, step) for step in range(len(block.steps))]).max(
-        axis=0
-    )
-    cores = np.stack(
-        [scan.extra_cores[step] + (request.core_percent if request else 0) for step, request in enumerate(block.steps)]
-    ).max(axis=0)
+    memory, cores = scan.extra_memory[0] + scan.wanted(block, 0), scan.extra_cores[0] + _core_percent(block, 0)
+    for step in range(1, len(block.steps)):
+        memory = np.maximum(memory, scan.extra_memory[step] + scan.wanted(block, step))
+        cores = np.maximum(cores, scan.extra_cores[step] + _core_percent(block, step))
     exclusive = np.ones_like(scan.exclusive) if block.exclusive else scan.exclusive
     return fragments.left_columns(
         scan, scan.slots_after() + 1, scan.used_memory + memory, scan.used_cores + cores, exclusive
     )
+
+
+def _core_percent(block: Block, step: int) -> int:
+    request = block.steps[step]
+    return request.core_percent if request is not None else 0
 
 
 def _rounded(gain: Ints, total: int) -> Ints:

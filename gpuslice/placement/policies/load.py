@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from gpuslice.placement.columns import ratio, row_sum
 from gpuslice.placement.fleet import Bools, Floats, Ints
 from gpuslice.placement.policies.policy import Weights
 from gpuslice.placement.scan import Scan
@@ -91,9 +92,8 @@ def _share(used: int, total: int) -> int:
 
 
 def _shares(used: Ints, total: Ints) -> Ints:
-    return np.where(total > 0, used * FULL // np.maximum(total, 1), 0)
+    return ratio(used * FULL, total)
 
 
 def _sum(amounts: Ints, mine: Bools) -> Ints:
-    total: Ints = np.where(mine, amounts, 0).sum(axis=1)
-    return total
+    return row_sum(amounts * mine)

@@ -90,7 +90,7 @@ def resolve(request: PodRequest, defaults: PolicyDefaults, outlook: Outlook = EM
     cards = tuple(name for name in wished_cards if name in CARD_RANKINGS) or (
         _first(known_names(defaults.card), CARD_RANKINGS) or FALLBACK,
     )
-    if cards == (FALLBACK,):
+    if cards == (FALLBACK,) and any(demand.request.cards > 1 for demand in request.containers):
         cards = (FALLBACK, "topology-aware")
     return Policy(
         name=f"{','.join(wished_nodes) or node}/{','.join(wished_cards) or cards[0]}",

@@ -5,7 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from gpuslice.placement.fleet import Bools, Floats, Ints
+from gpuslice.placement.columns import row_count
+from gpuslice.placement.fleet import Bools, Floats, Ints, Links
 from gpuslice.placement.policies.load import FULL, NodeLoad
 from gpuslice.placement.policies.policy import Weights
 from gpuslice.placement.scan import Scan
@@ -32,12 +33,14 @@ class CardWiring:
     def columns(self, scan: Scan, block: Block, usable: Bools) -> Ints:
         """Return the same in columns."""
         keys = np.zeros(usable.shape, dtype=np.int64)
-        enough = usable.sum(axis=1) >= block.cards
-        for at in np.flatnonzero(enough).tolist():
-            links = scan.fleet.links(int(scan.rows[at]))
-            if links:
-                mask = sum(1 << column for column in np.flatnonzero(usable[at]).tolist())
-                keys[at, list(best_set(links, mask, block.cards))] = 1
+        at = np.flatnonzero((row_count(usable) >= block.cards) & (scan.wiring > 0))
+        if not len(at):
+            return keys
+        masks = usable[at] @ (np.int64(1) << np.arange(usable.shape[1]))
+        cases, members = np.unique(np.stack((scan.wiring[at], masks)), axis=1, return_inverse=True)
+        for case, (wiring, mask) in enumerate(cases.T.tolist()):
+            chosen = best_set(scan.fleet.wirings[wiring], mask, block.cards)
+            keys[np.ix_(at[members == case], chosen)] = 1
         return keys
 
 
@@ -60,7 +63,13 @@ class NodeWiring:
         worst: Floats = np.zeros(len(scan.rows), dtype=np.float64)
         several = [chosen for block, chosen in zip(shape.blocks, scan.chosen, strict=True) if block.cards > 1]
         if several:
-            for at, row in enumerate(scan.rows.tolist()):
-                links = scan.fleet.links(row)
-                worst[at] = min(worst_link(links, np.flatnonzero(chosen[at]).tolist()) for chosen in several)
+            bits = np.int64(1) << np.arange(scan.present.shape[1])
+            cases = np.stack((scan.wiring, *(chosen @ bits for chosen in several)))
+            found, members = np.unique(cases, axis=1, return_inverse=True)
+            values = [_worst(scan.fleet.wirings[wiring], masks) for wiring, *masks in found.T.tolist()]
+            worst = np.array(values, dtype=np.float64)[members]
         return worst + self._load.scores(scan, shape) / self._range
+
+
+def _worst(links: Links, masks: Sequence[int]) -> int:
+    return min(worst_link(links, [n for n in range(mask.bit_length()) if mask >> n & 1]) for mask in masks)
