@@ -9,6 +9,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -16,7 +17,7 @@ from gpuslice.proto.deviceplugin.v1beta1 import api_pb2 as pb
 from gpuslice.proto.deviceplugin.v1beta1 import api_pb2_grpc as rpc
 
 RESOURCE = "nvidia.com/gpu"
-_Context = grpc.aio.ServicerContext
+_Context = Any
 
 
 class Trivial(rpc.DevicePluginServicer):
@@ -25,17 +26,17 @@ class Trivial(rpc.DevicePluginServicer):
     def __init__(self, devices: int) -> None:
         self._ids = [f"GPU-00000000-0000-4000-8000-{n // 10:012d}::{n % 10}" for n in range(devices)]
 
-    async def GetDevicePluginOptions(self, request: pb.Empty, context: "_Context") -> pb.DevicePluginOptions:
+    async def GetDevicePluginOptions(self, request: pb.Empty, context: _Context) -> pb.DevicePluginOptions:
         """Want both optional calls."""
         return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
-    async def ListAndWatch(self, request: pb.Empty, context: "_Context") -> AsyncIterator[pb.ListAndWatchResponse]:
+    async def ListAndWatch(self, request: pb.Empty, context: _Context) -> AsyncIterator[pb.ListAndWatchResponse]:
         """Send one list."""
         yield pb.ListAndWatchResponse(devices=[pb.Device(ID=name, health="Healthy") for name in self._ids])
         await asyncio.Event().wait()
 
     async def GetPreferredAllocation(
-        self, request: pb.PreferredAllocationRequest, context: "_Context"
+        self, request: pb.PreferredAllocationRequest, context: _Context
     ) -> pb.PreferredAllocationResponse:
         """Prefer the first."""
         response = pb.PreferredAllocationResponse()
@@ -43,12 +44,12 @@ class Trivial(rpc.DevicePluginServicer):
             response.container_responses.add(deviceIDs=container.available_deviceIDs[: container.allocation_size])
         return response
 
-    async def Allocate(self, request: pb.AllocateRequest, context: "_Context") -> pb.AllocateResponse:
+    async def Allocate(self, request: pb.AllocateRequest, context: _Context) -> pb.AllocateResponse:
         """Give nothing."""
         return pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(envs={"A": "B"})])
 
     async def PreStartContainer(
-        self, request: pb.PreStartContainerRequest, context: "_Context"
+        self, request: pb.PreStartContainerRequest, context: _Context
     ) -> pb.PreStartContainerResponse:
         """Agree."""
         return pb.PreStartContainerResponse()

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pynvml
 import structlog
 
 from deviceplugin import health
 from deviceplugin.metrics import PluginMetrics
 from gpuslice.nvml.events import CardEvent, EventSource, Probe, Signal, probe
 from gpuslice.nvml.inventory import Machine, PhysicalCard, read_machine
-from gpuslice.nvml.library import NvmlUnavailable, close_nvml, open_nvml
+from gpuslice.nvml.library import NvmlError, NvmlUnavailable, close_nvml, open_nvml
 from gpuslice.nvml.worker import NvmlWorker
 
 log = structlog.get_logger(__name__)
@@ -83,7 +82,7 @@ class CardWatch:
             await self._worker.call(open_nvml, self._driver_root)
             self._open = True
             self.machine = await self._worker.call(read_machine)
-        except (NvmlUnavailable, pynvml.NVMLError) as error:
+        except (NvmlUnavailable, NvmlError) as error:
             self.problem = str(error)
             if self._open:
                 await self._worker.call(close_nvml)
@@ -147,7 +146,7 @@ class CardWatch:
             return []
         try:
             return await self._worker.call(self._events.poll)
-        except pynvml.NVMLError as error:
+        except NvmlError as error:
             log.warning("event_set_failed", error=str(error))
             await self._listen()
             return [CardEvent(None, Signal.FAILED)] if self._events is None else []
@@ -163,7 +162,7 @@ class CardWatch:
         """Read the machine again; a card that is missing now stays listed, as lost, until it returns."""
         try:
             fresh = await self._worker.call(read_machine)
-        except pynvml.NVMLError as error:
+        except NvmlError as error:
             log.warning("rescan_failed", error=str(error))
             return
         present = {card.uuid for card in fresh.cards}
@@ -183,7 +182,7 @@ class CardWatch:
             self._events = None
         try:
             self._events = await self._worker.call(EventSource, [card.uuid for card in self.machine.cards])
-        except pynvml.NVMLError as error:
+        except NvmlError as error:
             log.warning("events_unavailable", error=str(error))
 
     async def close(self) -> None:

@@ -3,7 +3,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 import grpc
 import structlog
@@ -111,6 +111,9 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
         except (TimeoutError, GpusliceError) as error:
             log.warning("preference_failed", resource=self._backend.resource, error=str(error) or type(error).__name__)
             return must
+        except Exception:
+            log.exception("preference_crashed", resource=self._backend.resource)
+            return must
         finally:
             self._metrics.seconds.labels(self._backend.resource, "prefer").observe(time.perf_counter() - started)
 
@@ -127,6 +130,11 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
                 log.warning("allocate_refused", ids=sorted(container.devices_ids), error=str(error))
                 self._metrics.refusals.labels(self._backend.resource, "allocate").inc()
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error)[:_MAX_TEXT])
+            except Exception as error:
+                log.exception("allocate_crashed", ids=sorted(container.devices_ids))
+                await context.abort(
+                    grpc.StatusCode.INTERNAL, _crash(self._backend.resource, container.devices_ids, error)
+                )
             response.container_responses.append(_answer(edits))
         self._metrics.seconds.labels(self._backend.resource, "allocate").observe(time.perf_counter() - started)
         return response
@@ -144,9 +152,20 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
             log.warning("start_refused", ids=sorted(request.devices_ids), error=str(error))
             self._metrics.refusals.labels(self._backend.resource, "prestart").inc()
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error)[:_MAX_TEXT])
+        except Exception as error:
+            log.exception("prestart_crashed", ids=sorted(request.devices_ids))
+            await context.abort(grpc.StatusCode.INTERNAL, _crash(self._backend.resource, request.devices_ids, error))
         finally:
             self._metrics.seconds.labels(self._backend.resource, "prestart").observe(time.perf_counter() - started)
         return pb.PreStartContainerResponse()
+
+
+def _crash(resource: str, ids: Iterable[str], error: Exception) -> str:
+    listed = ", ".join(sorted(ids)[:3])
+    return (
+        f"{resource}: the device plugin failed on {listed}: {type(error).__name__}: {error}; see its log, "
+        "and create the pod again"
+    )[:_MAX_TEXT]
 
 
 def _device(device: Device) -> pb.Device:

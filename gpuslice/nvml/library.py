@@ -13,6 +13,8 @@ import pynvml
 from gpuslice.devices.errors import GpusliceError
 
 LIBRARY = "libnvidia-ml.so.1"
+NvmlError = pynvml.NVMLError
+"""Any error that NVML itself reports."""
 
 
 class NvmlUnavailable(GpusliceError):

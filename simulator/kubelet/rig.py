@@ -151,6 +151,13 @@ class Rig:
         await self.plugin.start()
         return self.plugin
 
+    async def replace_plugin_while_down(self) -> None:
+        """Build a new incarnation while the kubelet is down, then bring the kubelet back."""
+        await self.plugin.stop()
+        self.plugin = self.new_plugin()
+        await self.kubelet.start()
+        await self.plugin.start()
+
     async def running(self, *uids: str) -> None:
         """Wait until all these pods run."""
         await self.api.until(lambda: all(self.api.phase(uid) in ("Running", "Succeeded") for uid in uids))

@@ -1,0 +1,201 @@
+"""What the plugin survives: kubelet restarts, lost streams and sockets, a lost checkpoint, replacement, reboots."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deviceplugin.lock import NodeLock
+from deviceplugin.nodeconfig import CardSettings, NodeSettings
+from deviceplugin.offers import GPU_RESOURCE
+from gpuslice.devices.inventory import slice_id
+from gpuslice.proto.deviceplugin.v1beta1 import api_pb2 as pb
+from gpuslice.proto.deviceplugin.v1beta1 import api_pb2_grpc as rpc
+from simulator.kubelet.checkpointfile import FILE_NAME
+from simulator.kubelet.kubelet import Behaviour
+from simulator.kubelet.rig import FAST, Ask, Rig, gpu, node_rig, pod
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def rig(short_path: Path) -> AsyncIterator[Rig]:
+    async with node_rig(short_path, behaviour=Behaviour(pace=FAST, pretend=True)) as started:
+        yield started
+
+
+def at(card: int, number: int) -> str:
+    return slice_id(gpu(card), number)
+
+
+async def registered_again(rig: Rig, before: int) -> None:
+    await rig.api.until(
+        lambda: rig.plugin.registrar.registrations > before and rig.plugin.registrar.registered.is_set()
+    )
+    await rig.listed()
+
+
+async def test_a_kubelet_restart_is_followed_by_one_registration_and_running_pods_stay(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),))))
+    await rig.running(uid)
+    for restart in range(1, 4):
+        await rig.kubelet.restart()
+        await registered_again(rig, restart)
+    assert rig.plugin.registrar.registrations == 4
+    assert rig.api.phase(uid) == "Running"
+    assert rig.kubelet.container(uid, "c").exit_code is None
+
+
+async def test_a_new_pod_after_a_kubelet_restart_gets_its_slice(rig: Rig) -> None:
+    await rig.kubelet.restart(down_seconds=0.3)
+    await registered_again(rig, 1)
+    uid = rig.api.create(pod("p", Ask("c", (at(3, 9),))))
+    await rig.running(uid)
+    assert rig.cards(uid, "c") == [gpu(3)]
+
+
+async def test_a_stream_that_ends_without_a_restart_is_registered_again(rig: Rig) -> None:
+    endpoint = rig.kubelet.manager.endpoints[GPU_RESOURCE]
+    assert endpoint.stream is not None
+    endpoint.stream.cancel()
+    await registered_again(rig, 1)
+
+
+async def test_a_deleted_socket_is_replaced(rig: Rig) -> None:
+    for path in rig.kubelet.layout.plugins.glob("gs-*.sock"):
+        path.unlink()
+    await registered_again(rig, 1)
+
+
+async def test_every_registration_uses_a_socket_of_its_own(rig: Rig) -> None:
+    names = {rig.kubelet.manager.endpoints[GPU_RESOURCE].socket}
+    for restart in range(1, 3):
+        await rig.kubelet.restart()
+        await registered_again(rig, restart)
+        names.add(rig.kubelet.manager.endpoints[GPU_RESOURCE].socket)
+    assert len(names) == 3
+
+
+async def test_an_unchanged_list_is_not_sent_again(rig: Rig) -> None:
+    for _ in range(5):
+        await rig.plugin.backend.refresh()
+    await rig.plugin.offer(unhealthy=[gpu(0)])
+    await rig.listed()
+    await rig.api.until(lambda: rig.api.devices.get(GPU_RESOURCE) == (40, 30))
+    assert rig.kubelet.manager.lists == 2
+
+
+async def test_with_a_lost_checkpoint_the_ids_of_a_living_pod_are_not_proposed_again(rig: Rig) -> None:
+    first = rig.api.create(pod("first", Ask("c", (at(0, 0),))))
+    await rig.running(first)
+    await rig.kubelet.stop()
+    (rig.kubelet.layout.plugins / FILE_NAME).unlink()
+    await rig.kubelet.start()
+    await registered_again(rig, 1)
+    second = rig.api.create(pod("second", Ask("c", (at(0, 1),))))
+    await rig.running(second)
+    held = [a.ids for (uid, _, _), a in rig.kubelet.manager.assignments.items() if uid == second]
+    assert held == [{at(0, 1)}]
+    assert [f.kind for f in await rig.plugin.auditor().look()] == ["forgotten"]
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"Data": 7}', '{"Data": {"PodDeviceEntries": null}, "Checksum": 1}'])
+async def test_a_corrupt_checkpoint_harms_neither_kubelet_nor_plugin(rig: Rig, content: str) -> None:
+    await rig.kubelet.stop()
+    (rig.kubelet.layout.plugins / FILE_NAME).write_text(content)
+    await rig.kubelet.start()
+    await registered_again(rig, 1)
+    uid = rig.api.create(pod("p", Ask("c", (at(2, 2),))))
+    await rig.running(uid)
+    assert rig.cards(uid, "c") == [gpu(2)]
+
+
+async def test_a_replaced_plugin_keeps_grants_and_registers_at_once(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),))))
+    await rig.running(uid)
+    grant = rig.env(uid, "c")["GPUSLICE_GRANT"]
+    await rig.replace_plugin()
+    await rig.listed()
+    assert set(rig.plugin.backend.book.grants) == {grant}
+    assert (rig.kubelet.layout.cdi / f"gpuslice.io-grant-{grant}.json").exists()
+
+
+async def test_a_container_that_restarts_after_the_plugin_was_replaced_is_delivered_again(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),)), restart_policy="Always"))
+    await rig.running(uid)
+    await rig.replace_plugin()
+    await rig.listed()
+    running = rig.kubelet.container(uid, "c")
+    await rig.kubelet.runtime.stop(running, 0)
+    await rig.api.until(lambda: rig.kubelet.container(uid, "c") is not running)
+    assert rig.cards(uid, "c") == [gpu(1)]
+
+
+async def test_ids_in_use_stay_listed_when_the_card_offers_fewer_slots(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 9),))))
+    await rig.running(uid)
+    await rig.replace_plugin(settings=NodeSettings(cards=CardSettings(slots_per_card=4)))
+    await rig.listed()
+    endpoint = rig.kubelet.manager.endpoints[GPU_RESOURCE]
+    assert (len(endpoint.healthy), endpoint.unhealthy) == (16, {at(1, 9)})
+
+
+async def test_after_a_reboot_a_pod_gets_the_same_slice_and_its_files_are_there(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),))))
+    await rig.running(uid)
+    await rig.plugin.stop()
+    await rig.kubelet.reboot()
+    rig.plugin = rig.new_plugin()
+    await rig.plugin.start()
+    await rig.api.until(lambda: uid in rig.kubelet.workers or uid in rig.kubelet.failed)
+    if uid in rig.kubelet.failed:
+        assert "unregistered device" in rig.kubelet.failed[uid] or "no healthy devices" in rig.kubelet.failed[uid]
+    else:
+        await rig.running(uid)
+        assert rig.cards(uid, "c") == [gpu(1)]
+
+
+async def test_the_plugin_started_first_saves_pods_over_a_reboot(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),))))
+    await rig.running(uid)
+    first_grant = rig.env(uid, "c")["GPUSLICE_GRANT"]
+    await rig.kubelet.shut_down()
+    for path in rig.kubelet.layout.cdi.glob("*"):
+        path.unlink()
+    await rig.replace_plugin_while_down()
+    assert (rig.kubelet.layout.cdi / f"gpuslice.io-grant-{first_grant}.json").exists()
+
+
+async def test_the_lock_lets_one_process_in_at_a_time(tmp_path: Path) -> None:
+    first, second = NodeLock(tmp_path), NodeLock(tmp_path)
+    assert (first.try_acquire(), second.try_acquire()) == (True, False)
+    waiting = asyncio.create_task(second.acquire())
+    first.release()
+    await asyncio.wait_for(waiting, 2)
+    second.release()
+
+
+async def test_a_ready_standby_registers_when_the_old_stream_has_ended(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),))))
+    await rig.running(uid)
+    standby = rig.new_plugin()
+    await rig.plugin.stop()
+    rig.plugin = standby
+    await rig.plugin.start()
+    await rig.api.until(lambda: len(rig.kubelet.manager.endpoints[GPU_RESOURCE].healthy) == 40)
+    assert rig.api.phase(uid) == "Running"
+
+
+async def test_a_socket_is_for_root_alone(rig: Rig) -> None:
+    path = rig.kubelet.layout.plugins / rig.kubelet.manager.endpoints[GPU_RESOURCE].socket
+    assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+async def test_the_server_answers_every_call_with_the_wire_names_of_the_kubelet(rig: Rig) -> None:
+    path = rig.kubelet.layout.plugins / rig.kubelet.manager.endpoints[GPU_RESOURCE].socket
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        options = await rpc.DevicePluginStub(channel).GetDevicePluginOptions(pb.Empty())
+    assert (options.pre_start_required, options.get_preferred_allocation_available) == (True, True)

@@ -1,0 +1,104 @@
+"""Runs in a process of its own: real pynvml on the fake driver, one story per run, the result as JSON."""
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from gpuslice.nvml.events import CardEvent, EventSource, Signal, probe
+from gpuslice.nvml.inventory import Machine, read_machine
+from gpuslice.nvml.library import NvmlUnavailable, close_nvml, open_nvml
+
+DRIVERS = Path(__file__).resolve().parents[2] / "simulator" / "drivers" / "build"
+
+
+def control(line: str) -> None:
+    """Inject a fault and wait until the driver has taken it in."""
+    state = Path(os.environ["GPUSLICE_FAKE_STATE"])
+    log = state / "control.log"
+    before = log.read_text().count("\n") if log.exists() else 0
+    with (state / "control").open("a") as file:
+        file.write(line + "\n")
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        probe("GPU-none")
+        if log.exists() and log.read_text().count("\n") > before:
+            return
+        time.sleep(0.01)
+    raise TimeoutError(f"the fake driver did not take {line!r}")
+
+
+def events_of(source: EventSource) -> list[CardEvent]:
+    """Collect events for up to two seconds, until one has come."""
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        if found := source.poll():
+            return found
+        time.sleep(0.02)
+    return []
+
+
+def main() -> None:
+    """Run the story named on the command line."""
+    story = sys.argv[1]
+    try:
+        open_nvml(DRIVERS if story != "absent" else Path("/nonexistent"))
+    except NvmlUnavailable as error:
+        print(json.dumps({"unavailable": str(error)}))
+        return
+    machine = read_machine()
+    result = STORIES[story](machine)
+    close_nvml()
+    print(json.dumps(result))
+
+
+def _inventory(machine: Machine) -> object:
+    return asdict(machine)
+
+
+def _xid(machine: Machine) -> object:
+    source = EventSource([card.uuid for card in machine.cards])
+    control("xid 1 79")
+    found = events_of(source)
+    source.close()
+    return [[[card.uuid for card in machine.cards].index(e.uuid or ""), e.signal is Signal.XID, e.xid] for e in found]
+
+
+def _lost(machine: Machine) -> object:
+    control("lose 2")
+    lost = [probe(card.uuid).lost for card in machine.cards]
+    again = read_machine()
+    control("restore 2")
+    back = [probe(card.uuid).clean for card in machine.cards]
+    return {"lost": lost, "readable": len(again.cards), "unreadable": [u.index for u in again.unreadable], "back": back}
+
+
+def _recovery(machine: Machine) -> object:
+    control("recovery 0 gpu-reset")
+    before = probe(machine.cards[0].uuid)
+    control("recovery 0 none")
+    after = probe(machine.cards[0].uuid)
+    return [before.recovery_action, before.clean, after.recovery_action, after.clean]
+
+
+def _mig(machine: Machine) -> object:
+    control("mig 0 on")
+    control("mig 0 create 1g.10gb")
+    control("mig 0 create 3g.40gb")
+    card = read_machine().cards[0]
+    return [card.mig_enabled, [[m.profile, m.memory_mib > 0, m.uuid.startswith("MIG-")] for m in card.mig_instances]]
+
+
+STORIES = {
+    "inventory": _inventory,
+    "absent": _inventory,
+    "xid": _xid,
+    "lost": _lost,
+    "recovery": _recovery,
+    "mig": _mig,
+}
+
+if __name__ == "__main__":
+    main()
