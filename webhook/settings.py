@@ -39,7 +39,7 @@ class WebhookSettings(DaemonSettings):
     namespace_policy: Annotated[Path | None, Flag("YAML with defaults and ceilings by namespace; followed")] = None
     certificate_poll_seconds: Annotated[float, Flag("how often the certificate files are looked at")] = 10.0
     policy_poll_seconds: Annotated[float, Flag("how often the namespace policy file is looked at")] = 5.0
-    family_file: Annotated[tuple[Path, ...], Flag("YAML of a device family; replaces the built-in ones")] = ()
+    device_files: Annotated[tuple[Path, ...], Flag("YAML of a device family; replaces the built-in ones")] = ()
 
     def certificate_files(self) -> tuple[Path, Path]:
         """Return certificate and key.
@@ -60,7 +60,7 @@ class WebhookSettings(DaemonSettings):
 
     def families(self) -> Families:
         """Return the device families to admit."""
-        return load_files(self.family_file) if self.family_file else load_builtin()
+        return load_files(self.device_files) if self.device_files else load_builtin()
 
     def policy(self) -> Policy:
         """Return the policy, with the namespace rules as the file says now.

@@ -269,7 +269,7 @@ def test_killed_in_the_middle_it_comes_back_on_the_same_address(pair: Path) -> N
             ["--self-signed", "{tmp}", "--self-signed-host", "x", "--listen", "nowhere"], "nowhere", id="bad address"
         ),
         pytest.param(
-            ["--self-signed", "{tmp}", "--self-signed-host", "x", "--family-file", "none.yaml"],
+            ["--self-signed", "{tmp}", "--self-signed-host", "x", "--device-files", "none.yaml"],
             "none.yaml",
             id="no family",
         ),
