@@ -88,15 +88,22 @@ in_range(const struct elf_range *range, const void *address)
 	       (uintptr_t)address < __atomic_load_n(&range->high, __ATOMIC_RELAXED);
 }
 
+static struct elf_range cuda_range, nvml_range;
+
+bool
+driver_is_caller(const void *address)
+{
+	return in_range(&cuda_range, address) || in_range(&nvml_range, address);
+}
+
 bool
 driver_owns(const void *address)
 {
-	static struct elf_range cuda, nvml_range;
-	if (in_range(&cuda, address) || in_range(&nvml_range, address)) {
+	if (driver_is_caller(address)) {
 		return true;
 	}
 	struct elf_range found;
-	struct elf_range *into = &cuda;
+	struct elf_range *into = &cuda_range;
 	if (!elf_owner_is(address, "libcuda.so", &found)) {
 		into = &nvml_range;
 		if (!elf_owner_is(address, "libnvidia-ml.so", &found)) {

@@ -30,7 +30,7 @@ lookup_hooked(const struct hook *hook, void *handle, const void *caller)
 		void *next = libc_dlsym()(RTLD_NEXT, hook->name);
 		return next != NULL || elf_any_symbol(hook->name) != NULL ? hook->address : NULL;
 	}
-	if (real == NULL || !driver_owns(real) || driver_owns(caller)) {
+	if (real == NULL || !driver_owns(real) || driver_is_caller(caller)) {
 		return real;
 	}
 	return hook->address;

@@ -15,6 +15,7 @@
  *   processes N                   NVML compute processes: count and pid:bytes…
  *   kernel NAME                   load it
  *   launch COUNT [sync]           blocks 1: nanoseconds taken
+ *   biglaunch COUNT               the same with 65536 x 65536 blocks
  *   run MILLISECONDS [sync]       launch until the time is over: launches, nanoseconds
  *   graph COUNT                   capture COUNT launches, then launch the graph once
  *   wait                          cuCtxSynchronize
@@ -223,12 +224,12 @@ do_run(double milliseconds, bool sync)
 }
 
 static void
-do_launch(unsigned long count, bool sync)
+do_launch(unsigned long count, bool sync, unsigned int side)
 {
 	long long began = now_ns();
 	int result = CU_OK;
 	for (unsigned long i = 0; i < count && result == CU_OK; i++) {
-		result = cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+		result = cuLaunchKernel(function, side, side, 1, 32, 1, 1, 0, NULL, NULL, NULL);
 		if (sync) {
 			cuStreamSynchronize(NULL);
 		}
@@ -421,7 +422,9 @@ execute(char *line)
 	} else if (strcmp(word, "kernel") == 0) {
 		do_kernel(a);
 	} else if (strcmp(word, "launch") == 0) {
-		do_launch(x, strcmp(b, "sync") == 0);
+		do_launch(x, strcmp(b, "sync") == 0, 1);
+	} else if (strcmp(word, "biglaunch") == 0) {
+		do_launch(x, false, 65536);
 	} else if (strcmp(word, "run") == 0) {
 		do_run((double)x, strcmp(b, "sync") == 0);
 	} else if (strcmp(word, "graph") == 0) {

@@ -4,6 +4,7 @@ Everything lies in one temporary directory. The fake driver keeps its own ledger
 device really handed out.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -39,13 +40,14 @@ class Node:
     directory: Path
     cards: str = "[{model: A100-SXM4-80GB, count: 2}]"
     extra: str = ""
+    cuda: str = "13.0"
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         inventory = self.directory / "inventory.yaml"
         inventory.write_text(
-            f'driver: "580.65.06"\ncuda: "13.0"\ncontextMiB: {CONTEXT_MIB}\ncards: {self.cards}\n{self.extra}'
+            f'driver: "580.65.06"\ncuda: "{self.cuda}"\ncontextMiB: {CONTEXT_MIB}\ncards: {self.cards}\n{self.extra}'
         )
         (self.directory / "fake").mkdir(exist_ok=True)
         self.environment = {
@@ -128,12 +130,15 @@ class Client:
     def close(self) -> str:
         """End the program; returns what it wrote to stderr."""
         if self.process.poll() is None:
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 self.send("quit")
-            except BrokenPipeError:
-                pass
         _, errors = self.process.communicate(timeout=10)
         return errors
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self.process.communicate(timeout=10)
 
     def __enter__(self) -> Self:
         return self
