@@ -8,19 +8,6 @@ static const uint64_t ARRAY_MAGIC = 0x0079617272617067ULL;
 
 enum { MAX_LEVELS = 20, FLAG_SPARSE = 0x40, FLAG_DEFERRED = 0x80 };
 
-struct descriptor {
-	size_t width, height;
-	int format;
-	unsigned channels;
-};
-
-struct descriptor_3d {
-	size_t width, height, depth;
-	int format;
-	unsigned channels;
-	unsigned flags;
-};
-
 struct array {
 	uint64_t magic;
 	struct descriptor_3d shape;
@@ -28,11 +15,6 @@ struct array {
 	uint64_t address;    /* of the block, to see whether it still lives */
 	unsigned level_count;
 	struct array *levels[MAX_LEVELS];
-};
-
-struct requirements {
-	size_t bytes, alignment;
-	unsigned reserved[4];
 };
 
 static struct array *

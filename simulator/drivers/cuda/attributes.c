@@ -95,19 +95,6 @@ fake_cuDeviceGetAttribute(int *value, int attribute, cu_device device)
 	return CU_OK;
 }
 
-struct device_properties {
-	int max_threads_per_block;
-	int max_threads_dim[3];
-	int max_grid_size[3];
-	int shared_memory_per_block;
-	int constant_memory;
-	int warp_width;
-	int pitch;
-	int registers_per_block;
-	int clock_khz;
-	int texture_align;
-};
-
 cu_result
 fake_cuDeviceGetProperties(struct device_properties *out, cu_device device)
 {

@@ -110,22 +110,6 @@ fake_cuMemcpyPeerAsync(cu_deviceptr to, void *to_context, cu_deviceptr from, voi
 	return contexts ? move(stream_checked(stream), to, from, bytes, false) : CU_INVALID_CONTEXT;
 }
 
-struct copy_2d {
-	size_t from_x, from_y;
-	int from_type; /* 1 host, 2 device, 3 array, 4 unified */
-	const void *from_host;
-	cu_deviceptr from_device;
-	void *from_array;
-	size_t from_pitch;
-	size_t to_x, to_y;
-	int to_type;
-	void *to_host;
-	cu_deviceptr to_device;
-	void *to_array;
-	size_t to_pitch;
-	size_t width, height;
-};
-
 /* Rows of a rectangle; arrays are opaque, so copies to and from them only pass the checks. */
 static cu_result
 move_2d(const struct copy_2d *copy, struct stream *stream, bool waits)

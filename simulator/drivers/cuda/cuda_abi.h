@@ -49,4 +49,161 @@ struct cu_uuid {
 	char bytes[16];
 };
 
+struct location {
+	int type;
+	int id;
+};
+
+struct descriptor {
+	size_t width, height;
+	int format;
+	unsigned channels;
+};
+
+struct descriptor_3d {
+	size_t width, height, depth;
+	int format;
+	unsigned channels;
+	unsigned flags;
+};
+
+struct requirements {
+	size_t bytes, alignment;
+	unsigned reserved[4];
+};
+
+struct device_properties {
+	int max_threads_per_block;
+	int max_threads_dim[3];
+	int max_grid_size[3];
+	int shared_memory_per_block;
+	int constant_memory;
+	int warp_width;
+	int pitch;
+	int registers_per_block;
+	int clock_khz;
+	int texture_align;
+};
+
+struct copy_2d {
+	size_t from_x, from_y;
+	int from_type; /* 1 host, 2 device, 3 array, 4 unified */
+	const void *from_host;
+	cu_deviceptr from_device;
+	void *from_array;
+	size_t from_pitch;
+	size_t to_x, to_y;
+	int to_type;
+	void *to_host;
+	cu_deviceptr to_device;
+	void *to_array;
+	size_t to_pitch;
+	size_t width, height;
+};
+
+struct kernel_node {
+	void *function;
+	unsigned grid[3];
+	unsigned block[3];
+	unsigned shared_bytes;
+	void **parameters;
+	void **extra;
+	void *kernel; /* the second form of the struct has these two */
+	void *context;
+};
+
+struct allocation_node {
+	struct {
+		int type, handle_types;
+		struct location location;
+		void *security;
+		size_t most;
+		unsigned short usage;
+		unsigned char rest[54];
+	} pool;
+	const void *access;
+	size_t access_count;
+	size_t bytes;
+	cu_deviceptr address;
+};
+
+struct any_node {
+	int type;
+	int reserved[3];
+	union {
+		long long words[29];
+		struct kernel_node kernel;
+		struct allocation_node allocation;
+		cu_deviceptr freed;
+		void *child;
+	} u;
+	long long last;
+};
+
+struct instantiate_parameters {
+	uint64_t flags;
+	void *upload_stream;
+	void *bad_node;
+	int result;
+};
+
+struct update_result {
+	int result;
+	void *bad_node;
+	void *bad_from;
+};
+
+struct launch_config {
+	unsigned grid[3];
+	unsigned block[3];
+	unsigned shared_bytes;
+	void *stream;
+	void *attributes;
+	unsigned attribute_count;
+};
+
+struct cooperative_launch {
+	void *function;
+	unsigned grid[3];
+	unsigned block[3];
+	unsigned shared_bytes;
+	void *stream;
+	void **parameters;
+};
+
+/* 64 opaque bytes, passed by value. */
+struct ipc_handle {
+	uint64_t magic;
+	uint64_t generation;
+	uint64_t bytes;
+	uint32_t share, domain, kind, creator;
+	char rest[24];
+};
+
+struct pool_properties {
+	int type, handle_types;
+	struct location location;
+	void *security;
+	size_t most;
+	unsigned short usage;
+	unsigned char rest[54];
+};
+
+struct access_description {
+	struct location location;
+	int flags;
+};
+
+struct pointer_export {
+	uint64_t bytes;
+	uint64_t rest[7];
+};
+
+struct properties {
+	int type, handle_types;
+	struct location location;
+	void *handle_data;
+	unsigned char flags[8];
+};
+
 #endif

@@ -6,50 +6,6 @@
 #include "memory.h"
 #include "modules.h"
 
-struct kernel_node {
-	void *function;
-	unsigned grid[3];
-	unsigned block[3];
-	unsigned shared_bytes;
-	void **parameters;
-	void **extra;
-	void *kernel; /* the second form of the struct has these two */
-	void *context;
-};
-
-struct location {
-	int type;
-	int id;
-};
-
-struct allocation_node {
-	struct {
-		int type, handle_types;
-		struct location location;
-		void *security;
-		size_t most;
-		unsigned short usage;
-		unsigned char rest[54];
-	} pool;
-	const void *access;
-	size_t access_count;
-	size_t bytes;
-	cu_deviceptr address;
-};
-
-struct any_node {
-	int type;
-	int reserved[3];
-	union {
-		long long words[29];
-		struct kernel_node kernel;
-		struct allocation_node allocation;
-		cu_deviceptr freed;
-		void *child;
-	} u;
-	long long last;
-};
-
 struct node *exec_twin(void *exec_handle, const struct node *node);
 void exec_changed(void *exec_handle);
 

@@ -170,13 +170,6 @@ fake_cuGraphInstantiate_v2(struct graph_exec **out, void *handle, void **bad_nod
 	return fake_cuGraphInstantiate(out, handle, bad_node, log, room);
 }
 
-struct instantiate_parameters {
-	uint64_t flags;
-	void *upload_stream;
-	void *bad_node;
-	int result;
-};
-
 cu_result
 fake_cuGraphUpload(void *handle, void *stream_handle)
 {
@@ -241,12 +234,6 @@ fake_cuGraphExecGetFlags(void *handle, uint64_t *flags)
 	*flags = exec->flags;
 	return CU_OK;
 }
-
-struct update_result {
-	int result;
-	void *bad_node;
-	void *bad_from;
-};
 
 /* Topology must not change: the same number of nodes, of the same types. */
 cu_result

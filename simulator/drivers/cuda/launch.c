@@ -35,15 +35,6 @@ fake_cuLaunchCooperativeKernel(void *handle, unsigned gx, unsigned gy, unsigned 
 	return fake_cuLaunchKernel(handle, gx, gy, gz, bx, by, bz, shared, stream, parameters, NULL);
 }
 
-struct launch_config {
-	unsigned grid[3];
-	unsigned block[3];
-	unsigned shared_bytes;
-	void *stream;
-	void *attributes;
-	unsigned attribute_count;
-};
-
 cu_result
 fake_cuLaunchKernelEx(const struct launch_config *config, void *handle, void **parameters, void **extra)
 {
@@ -53,15 +44,6 @@ fake_cuLaunchKernelEx(const struct launch_config *config, void *handle, void **p
 	return fake_cuLaunchKernel(handle, config->grid[0], config->grid[1], config->grid[2], config->block[0], config->block[1],
 	                           config->block[2], config->shared_bytes, config->stream, parameters, extra);
 }
-
-struct cooperative_launch {
-	void *function;
-	unsigned grid[3];
-	unsigned block[3];
-	unsigned shared_bytes;
-	void *stream;
-	void **parameters;
-};
 
 cu_result
 fake_cuLaunchCooperativeKernelMultiDevice(const struct cooperative_launch *list, unsigned count, unsigned flags)

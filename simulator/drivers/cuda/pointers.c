@@ -142,11 +142,6 @@ fake_cuPointerSetAttribute(const void *value, int attribute, cu_deviceptr addres
 	return value != NULL && attribute == 6 && look_up(address, &block) ? CU_OK : CU_INVALID_VALUE;
 }
 
-struct location {
-	int type;
-	int id;
-};
-
 static cu_result
 managed_range(cu_deviceptr address, size_t bytes)
 {
@@ -182,15 +177,6 @@ fake_cuMemPrefetchAsync_v2(cu_deviceptr address, size_t bytes, struct location l
 	bool device = location.type == 1;
 	return flags != 0 || (device && gpu_at(location.id) == NULL) ? CU_INVALID_VALUE : managed_range(address, bytes);
 }
-
-/* 64 opaque bytes, passed by value. */
-struct ipc_handle {
-	uint64_t magic;
-	uint64_t generation;
-	uint64_t bytes;
-	uint32_t share, domain, kind, creator;
-	char rest[24];
-};
 
 static const uint64_t IPC_MAGIC = 0x0000006370697067ULL;
 

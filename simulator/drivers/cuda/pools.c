@@ -28,25 +28,6 @@ struct pool {
 	uint32_t handle_types;
 };
 
-struct location {
-	int type;
-	int id;
-};
-
-struct pool_properties {
-	int type, handle_types;
-	struct location location;
-	void *security;
-	size_t most;
-	unsigned short usage;
-	unsigned char rest[54];
-};
-
-struct access_description {
-	struct location location;
-	int flags;
-};
-
 static struct pool *pools[MAX_POOLS];
 static struct pool *defaults[MAX_CARDS];
 static struct pool *current[MAX_CARDS];
@@ -465,11 +446,6 @@ fake_cuMemPoolImportFromShareableHandle(struct pool **out, void *handle, int typ
 	}
 	return CU_INVALID_DEVICE;
 }
-
-struct pointer_export {
-	uint64_t bytes;
-	uint64_t rest[7];
-};
 
 cu_result
 fake_cuMemPoolExportPointer(struct pointer_export *out, cu_deviceptr address)

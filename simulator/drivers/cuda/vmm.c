@@ -13,18 +13,6 @@ static const uint64_t GRANULARITY = 2ULL << 20;
 
 enum { LOCATION_DEVICE = 1, HANDLE_FD = 1, HANDLE_FABRIC = 8 };
 
-struct location {
-	int type;
-	int id;
-};
-
-struct properties {
-	int type, handle_types;
-	struct location location;
-	void *handle_data;
-	unsigned char flags[8];
-};
-
 struct allocation {
 	uint64_t magic;
 	uint32_t domain;
@@ -41,11 +29,6 @@ struct mapping {
 	uint64_t address, bytes;
 	struct allocation *allocation;
 	struct mapping *next;
-};
-
-struct access_description {
-	struct location location;
-	int flags;
 };
 
 /* What travels through a file descriptor or a fabric handle. */
