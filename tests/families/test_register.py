@@ -47,6 +47,11 @@ def test_a_node_of_hami_is_read_whole() -> None:
     )
 
 
+def test_an_unknown_numa_node_is_not_node_0() -> None:
+    (card,) = cards({NVIDIA: '[{"id":"GPU-a","count":1,"devmem":1,"health":true,"numa":-1}]'})
+    assert card.numa is None
+
+
 def test_our_own_annotation_speaks_for_its_family() -> None:
     own = NodeCards("n1", (Card("GPU-own", memory_mib=1000),), links=((0,),))
     both = {CARDS: encode_cards(own), NVIDIA: '[{"id":"GPU-old","count":1,"devmem":1,"health":true}]'}

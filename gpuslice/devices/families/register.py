@@ -242,7 +242,7 @@ def _card(node: Node, family: Family, text: str, wire: _Registered) -> Card:
         model=wire.type,
         family=family.name,
         index=wire.index,
-        numa=wire.numa,
+        numa=wire.numa if wire.numa >= 0 else None,
         healthy=wire.health,
         mode=wire.mode or "hami-core",
     )
