@@ -138,6 +138,8 @@ class Binder:
         """Read a pod that was not filtered here; gives how the attempt ends already, or None to go on."""
         try:
             pod = await self._read(args)
+        except NotFound:
+            return f"pod {_name(args)} is gone"
         except (ApiError, Unreachable) as error:
             return str(error)
         if pod.metadata.uid != args.pod_uid:

@@ -103,6 +103,7 @@ class Engine:
         self._simulation = Simulation(self.ledger, families, terms.defaults)
         self._verdicts: OrderedDict[str, tuple[Decision, int]] = OrderedDict()
         """What /filter found, until /prioritize asks for it a moment later. A verdict on 5,000 nodes weighs 80 KiB."""
+        self.tick()
 
     def apply(self, event: Event) -> None:
         """Change the ledger and have the consequences carried out."""

@@ -72,6 +72,11 @@ class Preemption:
         self._lowest: tuple[int, int] = (-1, 0)
         self.evictions = 0
 
+    @property
+    def queued(self) -> int:
+        """Pods whose turn has not come."""
+        return len(self._queue)
+
     def consider(self, dossier: Dossier, nodes: tuple[str, ...]) -> None:
         """Queue a refused pod, if there is anybody it may evict and nothing is reserved for it yet."""
         ledger = self._books.ledger

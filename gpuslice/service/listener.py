@@ -87,6 +87,9 @@ async def serve_http(
         await server.serve(sockets=[listening])
     finally:
         stopper.cancel()
+        # Cancelled halfway, uvicorn leaves its socket with the event loop; closing the server takes it out of there.
+        for started in getattr(server, "servers", ()):
+            started.close()
         listening.close()
 
 

@@ -83,15 +83,20 @@ def write_ports(path: Path | None, ports: Mapping[str, int]) -> None:
     temporary.replace(path)
 
 
-async def until_stopped(stopping: asyncio.Event, *tasks: Awaitable[object]) -> None:
-    """Run ``tasks`` until ``stopping`` is set, then cancel them; a task that fails ends all and is raised."""
+async def until_stopped(
+    stopping: asyncio.Event, *tasks: Awaitable[object], serving: Awaitable[object] | None = None
+) -> None:
+    """Run ``tasks`` until ``stopping`` is set, then cancel them; a task that fails ends all and is raised.
+
+    ``serving`` ends by itself once ``stopping`` is set, and the others go on until it has: calls in progress need them.
+    """
     futures = [asyncio.ensure_future(task) for task in tasks]
-    waiter = asyncio.ensure_future(stopping.wait())
+    main = asyncio.ensure_future(stopping.wait() if serving is None else serving)
     try:
-        done, _ = await asyncio.wait({waiter, *futures}, return_when=asyncio.FIRST_COMPLETED)
-        for future in done - {waiter}:
+        done, _ = await asyncio.wait({main, *futures}, return_when=asyncio.FIRST_COMPLETED)
+        for future in done:
             future.result()
     finally:
-        for future in (waiter, *futures):
+        for future in (main, *futures):
             future.cancel()
-        await asyncio.gather(waiter, *futures, return_exceptions=True)
+        await asyncio.gather(main, *futures, return_exceptions=True)

@@ -49,3 +49,18 @@ def pod(name: str, *containers: dict[str, Any], namespace: str = "default", **sp
             **spec,
         },
     }
+
+
+def priority_classes() -> list[dict[str, Any]]:
+    """``p1``, ``p2``, ``high`` (1000) and ``never`` (1000, does not preempt); no class is 0."""
+
+    def made(name: str, value: int, policy: str = "PreemptLowerPriority") -> dict[str, Any]:
+        return {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+            "preemptionPolicy": policy,
+        }
+
+    return [made("p1", 1), made("p2", 2), made("high", 1000), made("never", 1000, "Never")]

@@ -17,6 +17,7 @@ from extender.settings import ExtenderSettings
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.config import load_cluster_config
 from gpuslice.cluster.transport import Transport
+from gpuslice.placement.ledger import Ledger
 from gpuslice.service.listener import open_socket, serve_http
 from gpuslice.service.process import until_stopped
 from simulator.apiserver.server import ApiServer
@@ -29,6 +30,11 @@ class Stand:
     extender: Extender
     url: str
     session: aiohttp.ClientSession
+    client: KubeClient
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.extender.engine.ledger
 
     async def post(self, verb: str, body: object) -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
@@ -75,11 +81,11 @@ async def standing(server: ApiServer, **settings: Any) -> AsyncIterator[Stand]:
         serving = serve_http(
             build_application(extender, CollectorRegistry()), listening, stopping, on_started=started.set
         )
-        task = asyncio.create_task(until_stopped(stopping, serving, *background_tasks(extender)))
+        task = asyncio.create_task(until_stopped(stopping, *background_tasks(extender), serving=serving))
         try:
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             await asyncio.wait_for(started.wait(), 5)
-            stand = Stand(extender, url, session)
+            stand = Stand(extender, url, session, KubeClient(transport))
             await stand.until(lambda: extender.leadership.not_ready() is None)
             yield stand
         finally:

@@ -1,0 +1,145 @@
+"""Every way in which a binding can go wrong ends with the truth in the ledger."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from gpuslice.cluster.resources import PODS
+from gpuslice.placement.rejection import TEXTS, Obstacle
+from simulator.apiserver.faults import matching
+from simulator.apiserver.server import ApiServer, running
+from tests.extender.objects import container, node, pod
+from tests.extender.scheduler import findings
+from tests.extender.stand import standing
+
+pytestmark = pytest.mark.anyio
+BINDING = matching(method="POST", path="/binding")
+READING = matching(method="GET", path="/pods/a")
+
+
+def refused(server: ApiServer) -> None:
+    server.faults.fail(422, BINDING, times=1)
+
+
+def throttled(server: ApiServer) -> None:
+    server.faults.fail(429, BINDING, times=1)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(refused, id="the API server refuses the binding"),
+        pytest.param(throttled, id="the API server is busy"),
+    ],
+)
+async def test_a_binding_that_was_certainly_not_written_gives_the_share_back(
+    fault: Callable[[ApiServer], None],
+) -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        created = await server.create(pod("a", container(memory_mib=16_384)))
+        async with standing(server) as stand:
+            fault(server)
+            error = await stand.bind(created, "n1")
+            held_after_error = len(stand.ledger.holdings)
+            again = await stand.bind(created, "n1")
+        assert (bool(error), held_after_error, again) == (True, 0, "")
+
+
+async def test_a_binding_whose_answer_was_lost_is_found_in_the_pod() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        created = await server.create(pod("a", container(memory_mib=16_384)))
+        async with standing(server) as stand:
+            server.faults.lose_answer(BINDING, times=1)
+            error = await stand.bind(created, "n1")
+            assert (error, server.get("v1", "Pod", "a")["spec"]["nodeName"], len(stand.ledger.holdings)) == ("", "n1", 1)
+
+
+async def test_while_nothing_is_known_of_a_binding_its_share_stays_taken_wherever_the_pod_goes() -> None:
+    async with running() as server:
+        for name in ("n1", "n2"):
+            await server.create(node(name, 1))
+        created = await server.create(pod("a", container(memory_mib=16_384)))
+        other = await server.create(pod("b", container(memory_mib=16_384)))
+        async with standing(server) as stand:
+            await stand.filter(created, "n1", "n2")
+            server.faults.partition(BINDING, times=1)
+            server.faults.fail(503, READING, times=1)
+            server.faults.fail(503, matching(method="GET", path="/api/v1/pods"))
+            server.drop_watches("pods")
+            first = await stand.bind(created, "n1")
+            second = await stand.bind(created, "n2")
+            thief = await stand.bind(other, "n1")
+            assert (bool(first), second, thief) == (True, "", f"node n1: {TEXTS[Obstacle.MEMORY]}")
+            server.faults.clear()
+            await stand.until(lambda: len(stand.ledger.holdings) == 1)
+            assert await stand.bind(other, "n1") == ""
+        assert findings(server) == []
+
+
+async def test_a_repeated_call_joins_the_attempt_under_way() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        created = await server.create(pod("a", container(memory_mib=16_384)))
+        async with standing(server) as stand:
+            server.faults.delay(0.2, BINDING)
+            answers = await asyncio.gather(*(stand.bind(created, "n1") for _ in range(5)))
+        assert answers == [""] * 5
+
+
+async def test_a_pod_that_is_gone_leaves_nothing_behind() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        created = await server.create(pod("a", container(memory_mib=16_384)))
+        async with standing(server) as stand:
+            await stand.filter(created, "n1")
+            await stand.client.delete(PODS, "a", namespace="default", grace_seconds=0)
+            error = await stand.bind(created, "n1")
+            assert ("is gone" in error, stand.ledger.holdings) == (True, {})
+
+
+async def test_a_pod_replaced_by_another_of_its_name_is_not_bound() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        created = await server.create(pod("a"))
+        async with standing(server) as stand:
+            await stand.filter(created, "n1")
+            await stand.client.delete(PODS, "a", namespace="default", grace_seconds=0)
+            await server.create(pod("a"))
+            error = await stand.bind(created, "n1")
+            assert ("has uid" in error, stand.ledger.holdings) == (True, {})
+
+
+async def test_a_pod_filtered_for_one_node_is_decided_anew_for_the_node_that_is_bound() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        await server.create(node("n2", 1))
+        created = await server.create(pod("a"))
+        async with standing(server) as stand:
+            await stand.filter(created, "n1")
+            assert await stand.bind(created, "n2") == ""
+            (holding,) = stand.ledger.holdings.values()
+            assert [share.card for _, share in holding.allocation.shares()] == ["GPU-n2-0"]
+
+
+async def test_a_pod_that_was_never_filtered_here_is_read_first() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        created = await server.create(pod("a", container(memory_mib=3000)))
+        async with standing(server) as stand:
+            assert await stand.bind(created, "n1") == ""
+            (holding,) = stand.ledger.holdings.values()
+            assert holding.uses[0].memory_mib == 3000
+
+
+async def test_a_node_whose_plugin_is_not_registered_takes_no_pod() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1, allocatable=0))
+        created = await server.create(pod("a"))
+        async with standing(server) as stand:
+            found = await stand.filter(created, "n1")
+            error = await stand.bind(created, "n1")
+        text = TEXTS[Obstacle.NOT_READY]
+        assert (found["FailedAndUnresolvableNodes"], error) == ({"n1": text}, f"node n1: {text}")

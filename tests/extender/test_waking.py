@@ -1,0 +1,108 @@
+"""A refused pod is tried again when a share that it needs is released, and at no other time."""
+
+import pytest
+
+from gpuslice.cluster.resources import PODS
+from simulator.apiserver.faults import matching
+from simulator.apiserver.server import ApiServer, running
+from tests.extender.objects import container, node, pod, priority_classes
+from tests.extender.scheduler import findings, node_of, scheduling
+from tests.extender.stand import Stand, standing
+
+pytestmark = pytest.mark.anyio
+
+
+async def delete(stand: Stand, name: str) -> None:
+    await stand.client.delete(PODS, name, namespace="default", grace_seconds=0)
+
+
+def whole_card(name: str, **spec: object) -> dict[str, object]:
+    return pod(name, container(memory_mib=16_384), **spec)
+
+
+async def bound(stand: Stand, server: ApiServer, *names: str) -> None:
+    await stand.until(lambda: all(node_of(server, name) for name in names))
+
+
+async def test_the_pod_that_fits_into_the_released_share_is_bound() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        await server.create(whole_card("first"))
+        async with standing(server) as stand, scheduling(server, stand) as loop:
+            await bound(stand, server, "first")
+            waiting = await server.create(whole_card("second"))
+            uid = waiting["metadata"]["uid"]
+            await stand.until(lambda: uid in stand.ledger.waiting)
+            await delete(stand, "first")
+            await bound(stand, server, "second")
+            assert loop.filter_calls[uid] <= 4
+            assert findings(server) == []
+
+
+async def test_of_many_waiting_pods_only_the_most_urgent_that_fit_are_patched() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        holder = await server.create(whole_card("holder"))
+        async with standing(server, preemption=False) as stand:
+            await stand.filter(holder, "n1")
+            assert await stand.bind(holder, "n1") == ""
+            for made in priority_classes():
+                await server.create(made)
+            for number in range(20):
+                name = ("", "p1", "p2")[number % 3]
+                waiting = await server.create(whole_card(f"w{number:02}", priorityClassName=name))
+                assert (await stand.filter(waiting, "n1"))["NodeNames"] == []
+            await delete(stand, "holder")
+            await stand.until(lambda: stand.extender.waker.patches)
+            woken = [p["metadata"]["name"] for p in server.list("v1", "Pod") if _was_woken(p)]
+            most_urgent = {f"w{number:02}" for number in range(2, 20, 3)}
+            assert (len(woken), most_urgent.issuperset(woken), stand.extender.waker.patches) == (1, True, 1)
+
+
+async def test_a_scheduler_that_asks_before_our_watch_has_told_us_is_corrected_by_the_wake_up() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        holder = await server.create(whole_card("holder"))
+        waiting = await server.create(whole_card("waiting"))
+        async with standing(server) as stand:
+            assert await stand.bind(holder, "n1") == ""
+            await stand.filter(waiting, "n1")
+            server.faults.fail(503, matching(method="GET", path="/api/v1/pods"))
+            server.drop_watches("pods")
+            await delete(stand, "holder")
+            early = await stand.filter(waiting, "n1")
+            server.faults.clear()
+            await stand.until(lambda: stand.extender.waker.patches)
+            late = await stand.filter(waiting, "n1")
+            assert (early["NodeNames"], late["NodeNames"]) == ([], ["n1"])
+
+
+async def test_a_quiet_cluster_wakes_nobody() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        waiting = await server.create(pod("big", container(memory_mib=99_999)))
+        async with standing(server) as stand, scheduling(server, stand) as loop:
+            uid = waiting["metadata"]["uid"]
+            await stand.until(lambda: uid in stand.ledger.waiting)
+            await server.create(pod("small", container(memory_mib=100)))
+            await bound(stand, server, "small")
+            assert (stand.extender.waker.patches, loop.filter_calls[uid] <= 3) == (0, True)
+
+
+async def test_a_new_leader_wakes_the_pods_that_the_last_one_refused() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        created = await server.create(whole_card("waiting"))
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        async with standing(server) as stand:
+            body = {"status": {"conditions": [condition]}}
+            await stand.client.patch(PODS, "waiting", body, namespace="default", subresource="status")
+            await stand.until(lambda: stand.extender.feed.pods.items["default", "waiting"].refused)
+            stand.extender.tick()
+            await stand.until(lambda: stand.extender.waker.patches == 1)
+            assert _was_woken(server.get("v1", "Pod", created["metadata"]["name"]))
+
+
+def _was_woken(found: dict[str, object]) -> bool:
+    conditions = found["status"].get("conditions", [])  # type: ignore[attr-defined]
+    return any(condition["type"] == "gpuslice.io/SchedulingRetried" for condition in conditions)
