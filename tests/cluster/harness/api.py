@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 Json = dict[str, Any]
 
+CHUNK = 1 << 20
 MERGE_PATCH = "application/merge-patch+json"
 _CORE_KINDS = {
     "pods": "/api/v1", "nodes": "/api/v1", "namespaces": "/api/v1", "configmaps": "/api/v1", "events": "/api/v1",
@@ -172,5 +173,16 @@ class Api:
             response = connection.getresponse()
             if response.status != 200:
                 raise ApiError("WATCH", plural, response.status, response.read().decode())
-            while line := response.readline():
-                yield json.loads(line)
+            # Not readline(): on chunked answers it can take the end of a chunk for the end of the stream.
+            rest = b""
+            while data := response.read1(CHUNK):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    yield _event(plural, line)
+
+
+def _event(plural: str, line: bytes) -> Json:
+    event: Json = json.loads(line)
+    if event["type"] == "ERROR":
+        raise ApiError("WATCH", plural, int(event["object"].get("code", 500)), json.dumps(event["object"]))
+    return event

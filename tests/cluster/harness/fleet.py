@@ -81,9 +81,10 @@ class Fleet:
         self.start_extender(extender_flags)
         self.start_scheduler()
 
-    def install_chart(self, scoring: str = "prioritize", percentage: int = 0) -> None:
-        """Install the chart; its scheduler configuration points at the observer."""
-        values = chart.values_for_host_processes(webhook_port=free_port(), extender_port=self.observer.port)
+    def install_chart(self, scoring: str = "prioritize", percentage: int = 0, *, extender_port: int = 0) -> None:
+        """Install the chart; its scheduler configuration points at the observer, or at another port."""
+        port = extender_port or self.observer.port
+        values = chart.values_for_host_processes(webhook_port=free_port(), extender_port=port)
         values["scheduler"] |= {"scoring": scoring, "percentageOfNodesToScore": percentage}
         values["webhook"]["enabled"] = False
         self.helm.install(self.plane.admin_kubeconfig, values)

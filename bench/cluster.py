@@ -1,0 +1,214 @@
+"""Benchmark on a real control plane: ``python -m bench.cluster [--nodes 1000] [--pods 1000] [--repeat 3]``; no root.
+
+A thousand pods wait; kube-scheduler starts; the time from the first to the last binding gives pods per second. Every
+mode runs beside stock kube-scheduler and beside an extender with the same verbs that decides nothing, in one control
+plane, in turns: a shared machine wanders, so look at the ratios. The scheduler's configuration is the chart's.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from bench.harness import Figure, report
+from tests.cluster.harness import chart
+from tests.cluster.harness.api import Json
+from tests.cluster.harness.fleet import Fleet
+from tests.cluster.harness.process import Supervised, wait_until
+
+BEST_NODES = 16
+SMALL_PERCENTAGE = 5
+DEADLINE_SECONDS = 300
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One way to schedule the pods. ``extender``: ours, trivial, or none."""
+
+    name: str
+    extender: str
+    scoring: str = "prioritize"
+    percentage: int = 0
+
+
+MODES = (
+    Mode("stock", "none"),
+    Mode("trivial_prioritize", "trivial"),
+    Mode("ours_prioritize", "ours"),
+    Mode("trivial_filter", "trivial", "filter", SMALL_PERCENTAGE),
+    Mode("ours_filter", "ours", "filter", SMALL_PERCENTAGE),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run measured."""
+
+    pods_per_second: float
+    extender_cpu: float
+    """CPU seconds of the extender for 1,000 pods."""
+    scheduler_cpu: float
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return user and system time of a process; proc(5), fields 14 and 15 of stat."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def waiting_pod(number: int, scheduler: str) -> Json:
+    """Return a pod that asks for a slice of one card."""
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(1000 + 500 * (number % 8))}
+    if scheduler == "stock":
+        limits.pop("nvidia.com/gpumem")  # stock kube-scheduler knows only what nodes list as allocatable
+    container = {"name": "main", "image": "example.invalid/app:1", "resources": {"limits": limits}}
+    spec = {"schedulerName": scheduler, "containers": [container], "automountServiceAccountToken": False}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{number:05d}"}, "spec": spec}
+
+
+class Bench:
+    """One control plane for all runs."""
+
+    def __init__(self, nodes: int, pods: int) -> None:
+        self.fleet = Fleet(nodes=nodes, cards=8)
+        self._pods = pods
+
+    def __enter__(self) -> Self:
+        plane = self.fleet.plane
+        plane.start()
+        plane.start_controller_manager("serviceaccount-controller,root-ca-certificate-publisher-controller")
+        self.fleet.install_chart()
+        self.fleet.create_nodes()
+        wait_until(
+            lambda: self.fleet.admin.find("serviceaccounts", "default", "default"),
+            what="default service account",
+            within_seconds=30,
+        )
+        plane.process("kube-controller-manager").kill()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.fleet.stop()
+
+    def run(self, mode: Mode) -> Run:
+        """Create the pods, start the scheduler, and time the bindings."""
+        scheduler = "stock" if mode.extender == "none" else "gpuslice-scheduler"
+        self.fleet.create_pods([waiting_pod(number, scheduler) for number in range(self._pods)])
+        extender = self._start_extender(mode)
+        version = self.fleet.admin.request("GET", "/api/v1/namespaces/default/pods?limit=1")["metadata"][
+            "resourceVersion"
+        ]
+        before = cpu_seconds(extender.pid) if extender else 0.0
+        process = self.fleet.plane.start_scheduler(
+            scheduler, self._configuration(mode, scheduler), kubeconfig=self.fleet.scheduler_kubeconfig()
+        )
+        first, last = self._bindings(version)
+        spent = cpu_seconds(extender.pid) - before if extender else 0.0
+        scheduler_spent = cpu_seconds(process.pid)
+        process.kill()
+        if extender:
+            extender.kill()
+        self.fleet.clear()
+        per_thousand = 1000 / self._pods
+        return Run((self._pods - 1) / (last - first), spent * per_thousand, scheduler_spent * per_thousand)
+
+    def _start_extender(self, mode: Mode) -> Supervised | None:
+        if mode.extender == "none":
+            return None
+        if mode.extender == "ours":
+            self.fleet.start_extender([f"--scoring={mode.scoring}", f"--best-nodes={BEST_NODES}"])
+            self.port = self.fleet.extender.ports["listen"]
+            return self.fleet.extender.process
+        ports = self.fleet.folder / "trivial.json"
+        ports.unlink(missing_ok=True)
+        best = BEST_NODES if mode.scoring == "filter" else 0
+        command = ["-m", "bench.cluster_trivial", str(self.fleet.scheduler_kubeconfig()), str(ports), str(best)]
+        process = Supervised("trivial", [sys.executable, *command], log=self.fleet.folder / "logs" / "trivial.log")
+        wait_until(
+            lambda: ports.exists() and ports.read_text(), what="trivial extender", within_seconds=30, watched=[process]
+        )
+        self.port = json.loads(ports.read_text())["listen"]
+        return process
+
+    def _configuration(self, mode: Mode, scheduler: str) -> dict[str, Any]:
+        """Return the chart's configuration for the mode; stock is the same without extenders."""
+        if mode.extender != "none":
+            self.fleet.install_chart(mode.scoring, mode.percentage, extender_port=self.port)
+        configuration = chart.scheduler_configuration(self.fleet.admin)
+        configuration["leaderElection"] = {"leaderElect": False}
+        if mode.extender == "none":
+            configuration.pop("extenders")
+            configuration.pop("percentageOfNodesToScore", None)
+            configuration["profiles"] = [{"schedulerName": scheduler}]
+        return configuration
+
+    def _bindings(self, version: str) -> tuple[float, float]:
+        """Return when the first and the last pod were bound, monotonic seconds, from the API server's watch."""
+        bound: set[str] = set()
+        first = last = 0.0
+        for event in self.fleet.admin.watch("pods", "default", version=version, seconds=DEADLINE_SECONDS):
+            pod = event["object"]
+            if pod.get("spec", {}).get("nodeName") and pod["metadata"]["name"] not in bound:
+                last = time.monotonic()
+                first = first or last
+                bound.add(pod["metadata"]["name"])
+                if len(bound) == self._pods:
+                    return first, last
+        raise TimeoutError(f"{len(bound)} of {self._pods} pods bound within {DEADLINE_SECONDS} s")
+
+
+def figures(runs: dict[str, list[Run]]) -> list[Figure]:
+    """Return medians beside their baselines."""
+
+    def rate(name: str) -> float:
+        return statistics.median(run.pods_per_second for run in runs[name])
+
+    def cpu(name: str) -> float:
+        return statistics.median(run.extender_cpu for run in runs[name])
+
+    return [
+        Figure.alone("cluster_stock", "pods/s", rate("stock")),
+        Figure.compared(
+            "cluster_prioritize", "pods/s", rate("ours_prioritize"), rate("trivial_prioritize"), target=0.9
+        ),
+        Figure.compared("cluster_filter", "pods/s", rate("ours_filter"), rate("trivial_filter"), target=0.9),
+        Figure.compared("cluster_filter_to_stock", "pods/s", rate("ours_filter"), rate("stock"), target=0.8),
+        Figure.compared(
+            "extender_cpu_prioritize", "s/1000 pods", cpu("ours_prioritize"), cpu("trivial_prioritize"), target=2.0
+        ),
+        Figure.compared("extender_cpu_filter", "s/1000 pods", cpu("ours_filter"), cpu("trivial_filter"), target=2.0),
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run all modes in turns and print the medians."""
+    parser = argparse.ArgumentParser(description="pods per second on a real control plane")
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--repeat", type=int, default=3)
+    arguments = parser.parse_args(argv)
+    runs: dict[str, list[Run]] = defaultdict(list)
+    with Bench(arguments.nodes, arguments.pods) as bench:
+        for turn in range(arguments.repeat):
+            for mode in MODES:
+                run = bench.run(mode)
+                runs[mode.name].append(run)
+                print(
+                    f"turn {turn + 1}: {mode.name:20} {run.pods_per_second:6.0f} pods/s, CPU s per 1,000 pods: "
+                    f"extender {run.extender_cpu:.2f}, scheduler {run.scheduler_cpu:.2f}",
+                    flush=True,
+                )
+    report(f"{arguments.pods} pods, {arguments.nodes} nodes, medians of {arguments.repeat}", figures(runs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
