@@ -12,7 +12,7 @@ import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
-from deviceplugin import footprint, nodeconfig, publishing
+from deviceplugin import footprint, generic, nodeconfig, publishing
 from deviceplugin.audit import Auditor
 from deviceplugin.book import Book, Grant
 from deviceplugin.cards import CardWatch, Intervals, Rules
@@ -85,6 +85,7 @@ class Daemon:
         self._lock = NodeLock(settings.state_dir)
         self._restored: dict[str, Grant] = {}
         self._books: dict[str, Book] = {}
+        self._generic: list[generic.Description] = []
         self.follower = Follower(
             self.node, settings.kubeconfig, settings.context, wanted=self._wanted, on_node=self._on_node
         )
@@ -100,6 +101,7 @@ class Daemon:
         self.settings.state_dir.mkdir(parents=True, exist_ok=True)
         self._labels = self._remembered_labels()
         self.node.settings = self._read_config()
+        self._generic = [generic.load(path) for path in self.settings.device_files]
         if self.settings.gpus and not await self.cards.open():
             if self.settings.missing_driver == "fail":
                 raise GpusliceError(self.cards.problem)
@@ -121,9 +123,11 @@ class Daemon:
                 group.create_task(self._follow_config())
                 group.create_task(Housekeeper(self.node, self._books, self._changed_wake).run())
                 group.create_task(Auditor(self.node, self._books, self.settings.audit_seconds).run())
+                for description in self._generic:
+                    await self._add_generic(description)
                 if self.settings.gpus:
                     group.create_task(self.cards.run())
-                group.create_task(self.follower.run())
+                    group.create_task(self.follower.run())
                 group.create_task(self._shrink())
         finally:
             await self._pod_resources.close()
@@ -177,6 +181,19 @@ class Daemon:
         remove_stale_sockets(self.settings.device_plugin_dir, resource)
         self.registrars[resource] = Registrar(backend, self.settings.device_plugin_dir, self.metrics)
         self._group.create_task(self.registrars[resource].run())
+
+    async def _add_generic(self, description: generic.Description) -> None:
+        """Serve a described device; it needs neither scheduler nor API server."""
+        if description.resource in self.registrars:
+            raise BadConfiguration(
+                "command line", "--device-files", f"{description.resource} is described twice", "keep one file of it"
+            )
+        backend = generic.GenericBackend(description)
+        await backend.refresh()
+        remove_stale_sockets(self.settings.device_plugin_dir, description.resource)
+        self.registrars[description.resource] = Registrar(backend, self.settings.device_plugin_dir, self.metrics)
+        self._group.create_task(backend.run())
+        self._group.create_task(self.registrars[description.resource].run())
 
     def _on_pod(self, tenant: Tenant) -> None:
         for book in self._books.values():

@@ -1,0 +1,189 @@
+"""The daemon as a process: start, health, configuration, cordon, kill -9, rolling replacement."""
+
+import asyncio
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuslice.cluster.resources import NODES
+from gpuslice.devices import annotations, pods
+from gpuslice.devices.inventory import slice_id
+from simulator.kubelet.rig import Ask, pod
+from tests.deviceplugin.daemon_rig import DRIVERS, ROOT, Daemons, daemons
+
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("daemon")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drivers() -> None:
+    subprocess.run(["make", "-s", "-C", str(DRIVERS.parent)], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture
+async def node(short_path: Path) -> AsyncIterator[Daemons]:
+    async with daemons(short_path) as made:
+        yield made
+
+
+async def test_cards_are_registered_and_published_in_both_formats(node: Daemons) -> None:
+    node.start()
+    await node.until(lambda: node.healthy() == 40)
+    cards = await node.cards()
+    assert [(card.model, card.slots, card.healthy, card.index) for card in cards.cards] == [
+        ("NVIDIA A100-SXM4-80GB", 10, True, index) for index in range(4)
+    ]
+    register = (await node.client.get(NODES, "n1", pods.Node)).metadata.annotations[annotations.HAMI_NODE_REGISTER]
+    assert [item["id"] for item in msgspec.json.decode(register)] == [card.uuid for card in cards.cards]
+
+
+async def test_an_application_xid_is_ignored_a_critical_one_takes_all_slices_of_its_card_until_it_is_quiet(
+    node: Daemons,
+) -> None:
+    node.start()
+    await node.until(lambda: node.healthy() == 40)
+    node.control("xid 1 31")
+    node.control("xid 2 79")
+    await node.until(lambda: node.healthy() == 30)
+    cards = await node.cards(want=lambda found: not all(card.healthy for card in found.cards))
+    assert [card.healthy for card in cards.cards] == [True, True, False, True]
+    await node.until(lambda: node.healthy() == 40)
+    await node.cards(want=lambda found: all(card.healthy for card in found.cards))
+
+
+async def test_a_lost_card_comes_back_only_when_its_handle_does(node: Daemons) -> None:
+    node.start()
+    await node.until(lambda: node.healthy() == 40)
+    node.control("lose 3")
+    await node.until(lambda: node.healthy() == 30)
+    await asyncio.sleep(1.5)
+    assert node.healthy() == 30
+    node.control("restore 3")
+    await node.until(lambda: node.healthy() == 40)
+
+
+async def test_an_unhealthy_card_stays_so_over_a_restart_of_the_daemon(node: Daemons) -> None:
+    first = node.start("--quiet-seconds", "600")
+    await node.until(lambda: node.healthy() == 40)
+    node.control("xid 0 79")
+    await node.until(lambda: node.healthy() == 30)
+    first.send_signal(signal.SIGKILL)
+    await node.until(lambda: node.healthy() == 0)
+    node.start("--quiet-seconds", "600")
+    await node.until(lambda: node.healthy() == 30)
+
+
+async def test_a_cordon_takes_one_card_out_for_new_pods(node: Daemons) -> None:
+    node.start()
+    await node.until(lambda: node.healthy() == 40)
+    await node.client.patch(NODES, "n1", {"metadata": {"annotations": {"gpuslice.io/cordon": "2"}}})
+    cards = await node.cards(want=lambda found: any(card.cordoned for card in found.cards))
+    assert [card.cordoned for card in cards.cards] == [False, False, True, False]
+    await node.until(lambda: node.healthy() == 30)
+
+
+async def test_a_changed_configuration_is_applied_and_a_bad_one_is_not(node: Daemons) -> None:
+    config = node.root / "nodes.yaml"
+    config.write_text("defaults: {slotsPerCard: 4}\n")
+    node.start("--node-config", str(config))
+    await node.until(lambda: node.healthy() == 16)
+    config.write_text("defaults: {slotsPerCard: 0}\n")
+    await node.until(lambda: "config_refused" in (node.root / "daemon0.log").read_text())
+    assert node.healthy() == 16
+    config.write_text("rules:\n- match: {node: 'n*'}\n  set: {slotsPerCard: 6, memoryScaling: 0.5}\n")
+    await node.until(lambda: node.healthy() == 24)
+    cards = await node.cards(want=lambda found: found.cards[0].slots == 6)
+    assert cards.cards[0].memory_mib == 40960
+
+
+async def test_killed_with_a_pod_running_and_started_again_nothing_is_lost(node: Daemons) -> None:
+    first = node.start()
+    await node.until(lambda: node.healthy() == 40)
+    uuid = (await node.cards()).cards[1].uuid
+    one = await node.create(pod("one", Ask("c", (slice_id(uuid, 0),), 2000)))
+    await node.running(one)
+    first.send_signal(signal.SIGKILL)
+    await node.until(lambda: node.healthy() == 0)
+    node.start()
+    await node.until(lambda: node.healthy() == 40)
+    two = await node.create(pod("two", Ask("c", (slice_id(uuid, 1),), 3000)))
+    await node.running(two)
+    held = {uid: set(assignment.ids) for (uid, _, _), assignment in node.kubelet.manager.assignments.items()}
+    assert held == {one: {slice_id(uuid, 0)}, two: {slice_id(uuid, 1)}}
+
+
+async def test_in_a_rolling_replacement_the_standby_takes_over_within_a_moment(node: Daemons) -> None:
+    old = node.start()
+    await node.until(lambda: node.healthy() == 40)
+    node.start()
+    ports = node.root / "ports1.json"
+    await node.until(ports.exists)
+    port = msgspec.json.decode(ports.read_bytes())["metrics"]
+    assert await asyncio.to_thread(_status, f"http://127.0.0.1:{port}/readyz") == 200
+    started = time.monotonic()
+    old.send_signal(signal.SIGTERM)
+    await node.until(lambda: node.healthy() == 0)
+    await node.until(lambda: node.healthy() == 40)
+    assert time.monotonic() - started < 5
+    assert old.wait(5) == 0
+
+
+def _status(url: str) -> int:
+    with urllib.request.urlopen(url) as answer:
+        return int(answer.status)
+
+
+async def test_without_a_driver_the_daemon_waits_and_serves_when_it_comes(node: Daemons) -> None:
+    (node.root / "f" / "control").write_text("driver unload\n")
+    node.start()
+    await node.until(lambda: "nvml_unavailable" in (node.root / "daemon0.log").read_text())
+    node.control("driver load")
+    await node.until(lambda: node.healthy() == 40)
+
+
+async def test_without_a_driver_the_daemon_ends_when_told_so(node: Daemons) -> None:
+    (node.root / "f" / "control").write_text("driver unload\n")
+    process = node.start("--missing-driver", "fail")
+    assert await asyncio.to_thread(process.wait, 15) != 0
+    assert "NVML is not usable" in (node.root / "daemon0.log").read_text()
+
+
+async def test_mig_instances_are_offered_by_profile(node: Daemons) -> None:
+    (node.root / "f" / "control").write_text("mig 0 on\nmig 0 create 1g.10gb\nmig 0 create 1g.10gb\n")
+    config = node.root / "nodes.yaml"
+    config.write_text("defaults: {migStrategy: mixed}\n")
+    node.start("--node-config", str(config))
+    await node.until(lambda: node.healthy() == 30)
+    await node.until(lambda: len(_healthy(node, "nvidia.com/mig-1g.10gb")) == 2)
+
+
+def _healthy(node: Daemons, resource: str) -> set[str]:
+    endpoint = node.kubelet.manager.endpoints.get(resource)
+    return endpoint.healthy if endpoint is not None else set()
+
+
+async def test_a_generic_device_is_served_without_gpus_and_without_an_api_server(node: Daemons) -> None:
+    node.start("--no-gpus", "--device-files", str(ROOT / "examples" / "foo-device" / "foo.yaml"))
+    await node.until(lambda: len(_healthy(node, "example.com/foo")) == 4)
+
+
+async def test_a_scheduler_that_gives_one_slice_twice_is_found_and_both_pods_are_named(node: Daemons) -> None:
+    node.start()
+    await node.until(lambda: node.healthy() == 40)
+    uuid = (await node.cards()).cards[0].uuid
+    first = await node.create(pod("first", Ask("c", (slice_id(uuid, 0),))))
+    await node.running(first)
+    second = await node.create(pod("second", Ask("c", (slice_id(uuid, 0),))))
+    found: list[str] = []
+    deadline = time.monotonic() + 10
+    while len({text.split()[1] for text in found}) < 2 and time.monotonic() < deadline:
+        found = [text for text in await node.events() if text.startswith("GpuDoubleAllocation")]
+        await asyncio.sleep(0.1)
+    assert {text.split()[1] for text in found} == {"first:", "second:"}
+    assert all("default/first" in text and "default/second" in text for text in found)
+    assert not node.kubelet.workers[second].running()
