@@ -36,6 +36,7 @@ class Request:
     user: str = ""
     groups: tuple[str, ...] = ()
     warnings: list[str] = field(default_factory=list)
+    keep_alive: bool = True
 
     def flag(self, name: str) -> bool:
         """Read a boolean query parameter as Go's ParseBool with present-but-empty meaning true."""
@@ -119,7 +120,6 @@ class Connection(asyncio.Protocol):
         self._body_size = 0
         self._waiting: list[Request] = []
         self._task: asyncio.Task[None] | None = None
-        self._keep_alive = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport."""
@@ -188,8 +188,8 @@ class Connection(asyncio.Protocol):
             self._headers,
             b"".join(self._body),
             self,
+            keep_alive=self._parser.should_keep_alive(),
         )
-        self._keep_alive = self._parser.should_keep_alive()
         self._waiting.append(request)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._answer())
@@ -200,20 +200,20 @@ class Connection(asyncio.Protocol):
                 request = self._waiting.pop(0)
                 response = await self._handler(request)
                 if response is not None:
-                    self._send(response)
+                    self._send(request, response)
         finally:
             self._task = None
 
-    def _send(self, response: Response) -> None:
+    def _send(self, request: Request, response: Response) -> None:
         if self.transport is None:
             return
         size = sum(map(len, response.body))
-        head = _head(response, size, close=not self._keep_alive)
+        head = _head(response, size, close=not request.keep_alive)
         if size < 65536:
             self.transport.write(head + b"".join(response.body))
         else:
             self.transport.writelines([head, *response.body])
-        if not self._keep_alive:
+        if not request.keep_alive:
             self.transport.close()
 
     def start_stream(self, status: int, headers: Sequence[tuple[str, str]]) -> Stream:
