@@ -254,6 +254,71 @@ timeline_reached(uint32_t domain, uint64_t position, uint64_t *moment_ns)
 	return reached;
 }
 
+/* Wall time until one member has `want` more nanoseconds of work done, if nobody queues anything new. */
+static uint64_t
+predict_slices(const struct domain *d, uint64_t *left, uint32_t mine, uint64_t want)
+{
+	uint32_t turn = d->turn;
+	uint64_t slice = d->turn_left_ns;
+	uint64_t wall = 0;
+	for (;;) {
+		if (turn >= d->member_count || slice == 0 || left[turn] == 0) {
+			do {
+				turn = turn + 1 >= d->member_count ? 0 : turn + 1;
+			} while (left[turn] == 0);
+			slice = region()->inventory.quantum_ns;
+		}
+		uint64_t run = left[turn] < slice ? left[turn] : slice;
+		if (turn == mine && want <= run) {
+			return wall + want;
+		}
+		want -= turn == mine ? run : 0;
+		left[turn] -= run;
+		slice -= run;
+		wall += run;
+	}
+}
+
+static uint64_t
+predict_shared(const struct domain *d, uint64_t *left, uint32_t mine, uint64_t want)
+{
+	uint64_t wall = 0;
+	for (;;) {
+		uint64_t active = 0;
+		uint64_t least = left[mine];
+		for (uint32_t m = 0; m < d->member_count; m++) {
+			active += left[m] != 0;
+			least = left[m] != 0 && left[m] < least ? left[m] : least;
+		}
+		if (want <= least) {
+			return wall + want * active;
+		}
+		for (uint32_t m = 0; m < d->member_count; m++) {
+			left[m] -= left[m] != 0 ? least : 0;
+		}
+		want -= least;
+		wall += least * active;
+	}
+}
+
+/* The moment at which this process's work will reach a position that it has queued but not reached. Lock held. */
+static uint64_t
+predict(uint32_t domain, uint64_t want)
+{
+	const struct domain *d = &region()->domains[domain];
+	uint64_t left[MAX_CLIENTS];
+	uint32_t mine = 0;
+	for (uint32_t m = 0; m < d->member_count; m++) {
+		left[m] = backlog(d->members[m]);
+		mine = d->members[m].client == region_slot() ? m : mine;
+	}
+	if (d->member_count == 0 || left[mine] < want) {
+		return d->advanced_ns + want;
+	}
+	bool shared = region()->inventory.sharing == SHARING_MPS;
+	return d->advanced_ns + (shared ? predict_shared(d, left, mine, want) : predict_slices(d, left, mine, want));
+}
+
 void
 timeline_wait(uint32_t domain, uint64_t position)
 {
@@ -261,12 +326,10 @@ timeline_wait(uint32_t domain, uint64_t position)
 		region_lock();
 		timeline_advance(domain);
 		uint64_t served = ledger_holding(domain)->work.served_ns;
-		uint32_t others = count_active(&region()->domains[domain]);
-		if (served < position && others > 1) {
+		if (served < position && count_active(&region()->domains[domain]) > 1) {
 			region_reap();
 		}
-		uint64_t slowdown = region()->inventory.sharing == SHARING_MPS && others > 1 ? others : 1;
-		uint64_t soonest = region()->domains[domain].advanced_ns + (position - served) * slowdown;
+		uint64_t soonest = served < position ? predict(domain, position - served) : 0;
 		region_unlock();
 		if (served >= position) {
 			return;
