@@ -177,10 +177,12 @@ note_wait(struct state_device *row, int64_t waited_ns)
 	__atomic_fetch_add(&row->throttled_ns, (uint64_t)waited_ns, __ATOMIC_RELAXED);
 }
 
+/* A little longer at random: of processes that wait for the same moment not always the same one comes first. */
 static int64_t
 pause_for(int64_t wait_ns)
 {
-	return wait_ns < MIN_PAUSE_NS ? MIN_PAUSE_NS : (wait_ns > MAX_PAUSE_NS ? MAX_PAUSE_NS : wait_ns);
+	int64_t pause = wait_ns < MIN_PAUSE_NS ? MIN_PAUSE_NS : (wait_ns > MAX_PAUSE_NS ? MAX_PAUSE_NS : wait_ns);
+	return pause + (int64_t)(next_random() % (uint32_t)(pause / 8 + 1));
 }
 
 /* Draw `amount_ns` from the shared bucket, waiting for it. */

@@ -40,9 +40,8 @@ def box_on(node: Node, name: str, percent: int, **fields: object) -> Container:
 
 def run_together(clients: Sequence[Client], kernel: str, milliseconds: int, sync: str = "") -> list[float]:
     """Share of device time that each got, in percent, after the time to settle."""
-    for command in ("device 0", f"kernel {kernel}", f"run {SETTLE_MS} {sync}", f"run {milliseconds} {sync}"):
-        for client in clients:
-            client.send(command)
+    for client in clients:
+        client.send(f"device 0\nkernel {kernel}\nrun {SETTLE_MS} {sync}\nrun {milliseconds} {sync}")
     shares = []
     for client in clients:
         for _ in range(3):
