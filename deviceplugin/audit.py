@@ -9,7 +9,7 @@ Deliberate sharing (many slices of one card) is no difference.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -22,18 +22,11 @@ from deviceplugin.node import Node
 from deviceplugin.offers import Offers
 from deviceplugin.tenants import Tenant
 from gpuslice.devices.requests import Role
+from gpuslice.nvml.processes import CardProcess
 
 log = structlog.get_logger(__name__)
 
 KINDS = frozenset({"same-id", "same-slice", "wrong-answer", "forgotten", "overload", "foreign-process"})
-
-
-@dataclass(frozen=True, slots=True)
-class CardProcess:
-    """A compute process that NVML sees on a card."""
-
-    uuid: str
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +180,7 @@ class Auditor:
         node: Node,
         books: Mapping[str, Book],
         every_seconds: float,
-        processes: Callable[[], "asyncio.Future[Sequence[CardProcess]]"] | None = None,
+        processes: Callable[[], Awaitable[Sequence[CardProcess]]] | None = None,
     ) -> None:
         self._node = node
         self._books = books

@@ -15,6 +15,7 @@ from deviceplugin.metrics import PluginMetrics
 from gpuslice.nvml.events import CardEvent, EventSource, Probe, Signal, probe
 from gpuslice.nvml.inventory import Machine, PhysicalCard, read_machine
 from gpuslice.nvml.library import NvmlError, NvmlUnavailable, close_nvml, open_nvml
+from gpuslice.nvml.processes import CardProcess, compute_processes
 from gpuslice.nvml.worker import NvmlWorker
 
 log = structlog.get_logger(__name__)
@@ -157,6 +158,17 @@ class CardWatch:
                 return await self._worker.call(probe, card.uuid)
         except TimeoutError:
             return Probe(card.uuid, problem=f"NVML did not answer within {self._intervals.call:g} s")
+
+    async def processes(self) -> tuple[CardProcess, ...]:
+        """Return the compute processes of all cards; none when NVML does not answer in time."""
+        if not self._open:
+            return ()
+        uuids = tuple(card.uuid for card in self.machine.cards if card.uuid not in self.health.sick)
+        try:
+            async with asyncio.timeout(self._intervals.call):
+                return await self._worker.call(compute_processes, uuids)
+        except TimeoutError:
+            return ()
 
     async def _rescan(self) -> None:
         """Read the machine again; a card that is missing now stays listed, as lost, until it returns."""

@@ -25,6 +25,7 @@ from deviceplugin.health import APPLICATION_XIDS, HealthPolicy
 from deviceplugin.housekeeping import Housekeeper
 from deviceplugin.lock import NodeLock
 from deviceplugin.metrics import PluginMetrics
+from deviceplugin.mps import MpsDaemons
 from deviceplugin.node import Node, NodeTools
 from deviceplugin.offers import make_offers
 from deviceplugin.podresources import PodResources
@@ -75,6 +76,7 @@ class Daemon:
                 Intervals(probe=settings.probe_seconds),
             ),
         )
+        self.mps = MpsDaemons(settings.state_dir, settings.mps_daemon, self._changed_wake)
         self.backends: dict[str, SliceBackend] = {}
         self.registrars: dict[str, Registrar] = {}
         self.active = False
@@ -122,7 +124,9 @@ class Daemon:
                 group.create_task(self._follow_changes())
                 group.create_task(self._follow_config())
                 group.create_task(Housekeeper(self.node, self._books, self._changed_wake).run())
-                group.create_task(Auditor(self.node, self._books, self.settings.audit_seconds).run())
+                group.create_task(
+                    Auditor(self.node, self._books, self.settings.audit_seconds, self.cards.processes).run()
+                )
                 for description in self._generic:
                     await self._add_generic(description)
                 if self.settings.gpus:
@@ -130,6 +134,7 @@ class Daemon:
                     group.create_task(self.follower.run())
                 group.create_task(self._shrink())
         finally:
+            await self.mps.close()
             await self._pod_resources.close()
             await self.cards.close()
             self._lock.release()
@@ -154,7 +159,10 @@ class Daemon:
 
     def _make_offers(self) -> None:
         self.node.offers = make_offers(
-            self.cards.machine, self.node.settings, unhealthy=self.cards.health.sick, cordoned=self._cordoned
+            self.cards.machine,
+            self.node.settings,
+            unhealthy={*self.cards.health.sick, *self.mps.not_ready()},
+            cordoned=self._cordoned,
         )
         for problem in self.node.offers.problems:
             log.warning("card_not_offered", problem=problem)
@@ -163,6 +171,10 @@ class Daemon:
 
     async def _apply(self) -> None:
         """Bring backends, lists and annotations in line with the offers."""
+        # A new daemon is not ready: its card's slices turn healthy when it is.
+        self.mps.want(frozenset(u for u, offer in self.node.offers.by_uuid.items() if offer.card.mode == "mps"))
+        if self.mps.not_ready():
+            self._make_offers()
         if self.settings.gpus:
             for resource in self.node.offers.resources():
                 if resource not in self.backends:

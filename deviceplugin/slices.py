@@ -219,6 +219,12 @@ class SliceBackend:
         if problem := overload(tenant, grant.shares, before, node.offers):
             node.metrics.guarded.labels(self.resource, "overload").inc()
             raise Refused(problem)
+        offered = [offer for share in grant.shares if (offer := node.offers.by_uuid.get(share.card))]
+        if waiting := [o.card.uuid for o in offered if o.card.mode == "mps" and not o.card.healthy]:
+            raise Refused(
+                f"pod {tenant.full_name} waits for the MPS control daemon of card {waiting[0]}; the start is tried "
+                "again; see the device plugin's log if it does not come"
+            )
         try:
             if await node.guard.until_left(slices, tenant):
                 node.metrics.guarded.labels(self.resource, "waited").inc()
