@@ -2,6 +2,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.native.drivers.rig import HERE, Node, Program, build_drivers, compile_c
 
 

@@ -1,7 +1,7 @@
 """Our own definitions of the CUDA and NVML interfaces against NVIDIA's headers, where these are installed.
 
-The headers come with PyPI wheels (nvidia-cuda-runtime, nvidia-cuda-runtime-cu12, nvidia-nvml-dev); the environment variable
-GPUSLICE_CUDA_HEADERS may name further include directories, separated by colons.
+The headers come with PyPI wheels (nvidia-cuda-runtime, nvidia-cuda-runtime-cu12, nvidia-nvml-dev); the environment
+variable GPUSLICE_CUDA_HEADERS may name further include directories, separated by colons.
 """
 
 import os

@@ -36,19 +36,26 @@ def test_every_lookup_of_the_runtime_finds_the_right_form(tmp_path: Path, resolv
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "flags", "cuda", "answer"),
+    ("question", "cuda", "answer"),
     [
-        pytest.param("cuMemAdvise", 12020, 0, "13.0", "cuMemAdvise_v2", id="version 12.2 asks for the second form"),
-        pytest.param("cuMemAdvise", 8000, 0, "13.0", "cuMemAdvise", id="version 8 keeps the first form"),
-        pytest.param("cuMemAdvise", 12020, 0, "12.1", "invalid", id="asking for more than the driver's version is invalid"),
-        pytest.param("cuKernelGetName", 12000, 0, "13.0", "version", id="a name that came later needs a later version"),
-        pytest.param("cuKernelGetName", 11080, 0, "11.8", "missing", id="an old driver does not know a new name"),
-        pytest.param("cuNoSuchThing", 12000, 0, "13.0", "missing", id="an unknown name is missing"),
-        pytest.param("cuLaunchKernel", 12000, 2, "13.0", "cuLaunchKernel_ptsz", id="per-thread streams have own forms"),
-        pytest.param("cuDeviceGet", 12000, 2, "13.0", "cuDeviceGet", id="calls without a stream have one form"),
+        pytest.param(("cuMemAdvise", 12020, 0), "13.0", "cuMemAdvise_v2", id="version 12.2 asks for the second form"),
+        pytest.param(("cuMemAdvise", 8000, 0), "13.0", "cuMemAdvise", id="version 8 keeps the first form"),
+        pytest.param(
+            ("cuMemAdvise", 12020, 0), "12.1", "invalid", id="asking for more than the driver's version is invalid"
+        ),
+        pytest.param(
+            ("cuKernelGetName", 12000, 0), "13.0", "version", id="a name that came later needs a later version"
+        ),
+        pytest.param(("cuKernelGetName", 11080, 0), "11.8", "missing", id="an old driver does not know a new name"),
+        pytest.param(("cuNoSuchThing", 12000, 0), "13.0", "missing", id="an unknown name is missing"),
+        pytest.param(
+            ("cuLaunchKernel", 12000, 2), "13.0", "cuLaunchKernel_ptsz", id="per-thread streams have own forms"
+        ),
+        pytest.param(("cuDeviceGet", 12000, 2), "13.0", "cuDeviceGet", id="calls without a stream have one form"),
     ],
 )
-def test_lookup(tmp_path: Path, resolver: Path, name: str, version: int, flags: int, cuda: str, answer: str) -> None:
+def test_lookup(tmp_path: Path, resolver: Path, question: tuple[str, int, int], cuda: str, answer: str) -> None:
+    name, version, flags = question
     node = Node(tmp_path, f"cuda: '{cuda}'\ncards: [{{model: T4}}]\n")
     listing = tmp_path / "one.txt"
     listing.write_text(f"{name} {version} {flags}\n")

@@ -29,9 +29,7 @@ def used(node: Node) -> int:
         pytest.param(f"async {10 * MIB}", 32, id="a pool reserves in steps of 32 MiB"),
     ],
 )
-def test_what_an_allocation_takes_and_gives_back(
-    tmp_path: Path, programs: Start, command: str, mib: int
-) -> None:
+def test_what_an_allocation_takes_and_gives_back(tmp_path: Path, programs: Start, command: str, mib: int) -> None:
     node = Node(tmp_path, NO_CONTEXT)
     program = programs(node).start()
     program.ok(command)
@@ -120,7 +118,12 @@ def test_a_forked_child_cannot_use_cuda(tmp_path: Path, programs: Start) -> None
 
 def test_a_child_that_lives_on_does_not_keep_its_parents_memory(tmp_path: Path) -> None:
     node = Node(tmp_path, NO_CONTEXT)
-    done = node.run("sh", "-c", "gpuprobe --fork --allocate 100 --launch 0.01", PATH=f"{node.environment['LD_LIBRARY_PATH']}:/usr/bin:/bin")
+    done = node.run(
+        "sh",
+        "-c",
+        "gpuprobe --fork --allocate 100 --launch 0.01",
+        PATH=f"{node.environment['LD_LIBRARY_PATH']}:/usr/bin:/bin",
+    )
     assert done.returncode == 0, done.stderr
     assert used(node) == 0
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  the expressions are programs for another process
 """NVIDIA's own Python binding on the fake NVML: inventory, links, MIG, events, health and failures."""
 
 import json
@@ -89,13 +90,28 @@ TWO = "cards: [{model: A100-SXM4-80GB, count: 2}]"
     ("line", "expression", "expected"),
     [
         pytest.param("lose 1", "[code(n.nvmlDeviceGetTemperature, c, 0) for c in cards]", [0, 15], id="a lost card"),
-        pytest.param("recovery 0 gpu-reset", "n.nvmlDeviceGetFieldValues(cards[0], [230])[0].value.uiVal", 1, id="recovery action"),
+        pytest.param(
+            "recovery 0 gpu-reset",
+            "n.nvmlDeviceGetFieldValues(cards[0], [230])[0].value.uiVal",
+            1,
+            id="recovery action",
+        ),
         pytest.param("ecc 0 double 3", "n.nvmlDeviceGetTotalEccErrors(cards[0], 1, 0)", 3, id="double-bit errors"),
         pytest.param("remap 0 1 2 1 0", "n.nvmlDeviceGetRemappedRows(cards[0])", [1, 2, 1, 0], id="remapped rows"),
         pytest.param("driver unload", "code(n.nvmlDeviceGetCount)", 9, id="the driver goes away"),
         pytest.param("driver mismatch", "code(n.nvmlDeviceGetCount)", 18, id="driver and library differ"),
-        pytest.param("fail nvmlDeviceGetName 999 card 1", "[code(n.nvmlDeviceGetName, c) for c in cards]", [0, 999], id="one call of one card fails"),
-        pytest.param("fail nvmlDeviceGet* 999 times 1", "[code(n.nvmlDeviceGetName, cards[0]) for _ in '12']", [999, 0], id="by prefix, once"),
+        pytest.param(
+            "fail nvmlDeviceGetName 999 card 1",
+            "[code(n.nvmlDeviceGetName, c) for c in cards]",
+            [0, 999],
+            id="one call of one card fails",
+        ),
+        pytest.param(
+            "fail nvmlDeviceGet* 999 times 1",
+            "[code(n.nvmlDeviceGetName, cards[0]) for _ in '12']",
+            [999, 0],
+            id="by prefix, once",
+        ),
         pytest.param("mig 0 on", "n.nvmlDeviceGetMigMode(cards[0])[0]", 1, id="MIG is switched on"),
     ],
 )

@@ -19,7 +19,9 @@ def run_together(node: Node, client: Path, scripts: Sequence[Sequence[str]]) -> 
     """Run one program a script at the same virtual time; return the words of their answers, without the start's."""
     environment = node.environment | NO_WAIT | {"GPUSLICE_FAKE_PARTICIPANTS": str(len(scripts))}
     running = [
-        Popen([client, "-c", *START, *script], env=environment | {"GPUSLICE_FAKE_RANK": str(rank)}, stdout=PIPE, text=True)
+        Popen(
+            [client, "-c", *START, *script], env=environment | {"GPUSLICE_FAKE_RANK": str(rank)}, stdout=PIPE, text=True
+        )
         for rank, script in enumerate(scripts)
     ]
     try:
@@ -36,7 +38,18 @@ def values(answers: list[list[str]], position: int) -> list[str]:
 
 
 def test_kernels_of_a_process_run_one_after_another(tmp_path: Path, client: Path) -> None:
-    script = ["sleep 0", "stream", "stream", "record", "launch k_5ms 3 0", "launch k_500us 4 1", "record", "sync", "now", "elapsed 0 1"]
+    script = [
+        "sleep 0",
+        "stream",
+        "stream",
+        "record",
+        "launch k_5ms 3 0",
+        "launch k_500us 4 1",
+        "record",
+        "sync",
+        "now",
+        "elapsed 0 1",
+    ]
     [answers] = run_together(Node(tmp_path, CARD), client, [script])
     assert answers[-2:] == [["0", str(START_NS + 17_000_002)], ["0", "17.0000"]]
 
