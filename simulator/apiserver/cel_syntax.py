@@ -73,6 +73,12 @@ def _string(token: str, raw: bool) -> str:
     return re.sub(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", unescape, text, flags=re.DOTALL)
 
 
+def _number(text: str) -> int | float:
+    if text.startswith("0x"):
+        return int(text, 16)
+    return float(text) if "." in text else int(text)
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
@@ -184,7 +190,7 @@ class _Parser:
     def _primary(self) -> Node:
         kind, text = self._next()
         if kind == "number":
-            return ("value", float(text) if "." in text else int(text, 0))
+            return ("value", _number(text))
         if kind in {"string", "raw"}:
             return ("value", _string(text, kind == "raw"))
         if kind == "name":

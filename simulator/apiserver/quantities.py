@@ -5,6 +5,7 @@ mantissa has no fraction; the suffix is the largest that allows this.
 """
 
 from fractions import Fraction
+from functools import lru_cache
 
 from gpuslice.devices.errors import BadQuantity
 from gpuslice.devices.quantity import parse_quantity
@@ -15,6 +16,7 @@ _DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 _SIMPLE = frozenset(str(number) for number in range(1000) if number % 1000)
 
 
+@lru_cache(maxsize=4096)
 def canonical(text: str | float) -> str:
     """Rewrite a quantity in canonical form.
 

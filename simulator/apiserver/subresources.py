@@ -1,6 +1,5 @@
 """Subresources that do something: binding, eviction, scale, finalize, token."""
 
-import copy
 from datetime import timedelta
 
 from simulator.apiserver import calls, deletion, failures, pods, selectors, writes
@@ -30,10 +29,9 @@ async def bind(state: State, call: Call, binding: Object) -> Object:
         binding = await state.admission.mutate(call, "CREATE", binding, None) or binding
         await state.admission.validate(call, "CREATE", binding, None)
         meta = binding.get("metadata") or {}
-    old = call.show(writes.existing(state, call))
-    _check_bindable(call, old, meta)
+    pod = call.show(writes.existing(state, call))
+    _check_bindable(call, pod, meta)
     if not call.dry_run:
-        pod = copy.deepcopy(old)
         _assign(state, pod, meta, target["name"])
         state.store.put(call.storage, pod)
     return dict(_SUCCESS)

@@ -110,28 +110,34 @@ def _raise_invalid(call: Call, obj: Object, problems: list[failures.FieldError])
         raise failures.invalid(call.resource.kind, call.resource.group, obj["metadata"].get("name", ""), problems)
 
 
-async def create(state: State, call: Call, obj: Object) -> Object:
-    """Create an object and return it as stored."""
-    check_type(call, obj)
-    meta = obj["metadata"]
+def _stamp(state: State, call: Call, meta: Object) -> None:
+    """Give a new object its name, uid and time."""
     _check_namespace(call, meta)
     if call.name and not meta.get("name"):
         meta["name"] = call.name
     if meta.get("resourceVersion"):
         raise failures.StatusError(500, "", "resourceVersion should not be set on objects to be created")
-    generated = not meta.get("name") and bool(meta.get("generateName"))
-    if generated:
+    if not meta.get("name") and meta.get("generateName"):
         meta["name"] = meta["generateName"] + state.suffix()
     for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
         meta.pop(field, None)
     meta["uid"] = state.new_uid()
     meta["creationTimestamp"] = state.now()
+
+
+async def create(state: State, call: Call, obj: Object) -> Object:
+    """Create an object and return it as stored."""
+    check_type(call, obj)
+    meta = obj["metadata"]
+    _stamp(state, call, meta)
     strategy = strategies.strategy_of(call.storage, call.resource.subresources)
     _default(call, strategy, obj)
     _check_namespace_alive(state, call, meta.get("name", ""))
     if state.admission is not None:
-        obj = await state.admission.mutate(call, "CREATE", obj, None) or obj
-        _default(call, strategy, obj)
+        mutated = await state.admission.mutate(call, "CREATE", obj, None) or obj
+        if mutated is not obj:  # a webhook's patch brought something that lacks its defaults
+            obj = mutated
+            _default(call, strategy, obj)
     if call.storage in GENERATIONS or call.resource.custom:
         obj["metadata"]["generation"] = 1
     if call.storage == ("", "pods"):
@@ -187,7 +193,7 @@ async def update(
                 raise failures.not_found(call.resource.plural, call.resource.group, call.name)
             return await create(state, call, transform({})), True
         old = call.show(entry)
-        new = transform(copy.deepcopy(old))
+        new = transform(call.show(entry))
         wanted = _check_identity(call, new, old)
         if not wanted and call.storage in strategies.CONDITIONAL_ONLY:
             detail = "must be specified for an update"
@@ -240,8 +246,10 @@ async def _update_once(state: State, call: Call, new: Object, old: Object) -> Ob
     strategy = strategies.strategy_of(call.storage, call.resource.subresources)
     _default(call, strategy, new)
     if state.admission is not None:
-        new = await state.admission.mutate(call, "UPDATE", new, old) or new
-        _default(call, strategy, new)
+        mutated = await state.admission.mutate(call, "UPDATE", new, old) or new
+        if mutated is not new:
+            new = mutated
+            _default(call, strategy, new)
     new = _keep_other_parts(call, strategy, new, old)
     problems = names.validate_metadata(call.storage, new["metadata"]) + _new_finalizers(new, old)
     if not call.target.subresource:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from gpuslice.devices.families import load_builtin
 from tests.contract.client import Answer, Client
 from tests.contract.conftest import Hook
-from tests.contract.manifests import pod
+from tests.contract.manifests import limited, pod
+from webhook.registration import Registration, mutating_configuration, validating_configuration
 
 BASE = "/apis/admissionregistration.k8s.io/v1"
 MUTATING, VALIDATING = "mutatingwebhookconfigurations", "validatingwebhookconfigurations"
@@ -257,3 +259,28 @@ def test_an_admission_policy_denies_by_cel(registrar: Registrar) -> None:
     said = f"ValidatingAdmissionPolicy '{ns}' with binding '{ns}' denied request: not allowed here"
     assert answer.refusal == (422, "Invalid", f'configmaps "no{number}" is forbidden: {said}')
     assert api.post(f"/api/v1/namespaces/{ns}/configmaps", {"metadata": {"name": "ok"}}).code == 201
+
+
+@pytest.mark.parametrize("build", [mutating_configuration, validating_configuration])
+def test_our_own_registration_is_accepted(api: Client, ns: str, hook: Hook, build: Any) -> None:
+    registration = Registration({"url": hook.url}, hook.ca_bundle)
+    configuration = build(registration, load_builtin())
+    configuration["metadata"]["name"] = ns
+    for entry in configuration["webhooks"]:
+        entry["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": ns}}
+    path = f"{BASE}/{configuration['kind'].lower()}s"
+    answer = api.post(path, configuration)
+    assert answer.code == 201, answer.body
+    try:
+        hook.respond = lambda request: {"allowed": "card" not in request["name"]}
+        deadline = time.monotonic() + WITHIN_SECONDS
+        number = 0
+        while api.post(pods(ns), limited(f"card{number}", {"nvidia.com/gpumem": "3000"})).code == 201:
+            number += 1
+            assert time.monotonic() < deadline
+        hook.asked.clear()
+        assert api.post(pods(ns), pod("plain")).code == 201
+        assert api.patch(f"{pods(ns)}/plain", {"metadata": {"annotations": {"mine": "1"}}}).code == 200
+        assert hook.asked == []
+    finally:
+        api.delete(f"{path}/{ns}")
