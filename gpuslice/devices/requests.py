@@ -64,9 +64,15 @@ def read_request(pod: Pod, families: Families) -> PodRequest | tuple[Problem, ..
         containers=tuple(demands),
         selection=selection,
         node_policy=annotations.get(NODE_POLICY, "").strip(),
-        card_policy=annotations.get(CARD_POLICY, "").strip(),
+        card_policy=annotations.get(CARD_POLICY, "").strip() or _policy_of_kind(demands, asked),
         scoring_weights=annotations.get(SCORING_WEIGHTS, "").strip(),
     )
+
+
+def _policy_of_kind(demands: list[ContainerDemand], asked: Mapping[str, Family]) -> str:
+    """Return ``topology-aware`` where several cards of the kind only work well, or at all, in certain sets."""
+    bound = any(d.request.cards > 1 and asked[d.request.family].topology in ("ring", "group") for d in demands)
+    return "topology-aware" if bound else ""
 
 
 def containers_of(pod: Pod) -> Iterator[tuple[Container, Role]]:

@@ -68,6 +68,8 @@ def test_our_own_files_are_good(path: Path) -> None:
         pytest.param("node.register", "", "name the node annotation", id="a node that says nothing"),
         pytest.param("node.grammar", "capacity", "tell cards apart", id="cards without names"),
         pytest.param("node.grammar", "xml", "$.kinds[0].node.grammar", id="an unknown grammar"),
+        pytest.param("topology", "group", "write node.groupSize", id="groups of nobody knows what"),
+        pytest.param("node.groupSize", -1, "leave it out", id="a negative group"),
         pytest.param("node.slotsPerCard", 0, "1 or more", id="a card for nobody"),
         pytest.param("pod.allocated", "a b", "annotation key", id="a pod annotation with a space"),
         pytest.param("pod.extra", [{"key": "a/b"}], "one of text, json, list", id="an annotation without a value"),

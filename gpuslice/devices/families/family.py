@@ -149,6 +149,12 @@ class NodeFormat(_Data, frozen=True, kw_only=True):
     """Name of a card, with ``{node}`` and ``{index}`` (``capacity`` only)."""
     count_resource: str = ""
     """Which resource in the node's capacity counts cards, where it is not the one that pods ask for."""
+    group_size: int = 0
+    """Cards with neighbouring numbers that belong together (``topology: group``); 0: each card tells its group."""
+    group_key: str = ""
+    """Key of the group in a card's ``custominfo`` (``json`` only)."""
+    twins: bool = False
+    """Cards at the same place of different groups have a link of their own."""
     cards_from: Literal["count", "cores"] = "count"
     """Which resource in the node's capacity counts the cards (``capacity`` only)."""
 
@@ -226,8 +232,8 @@ class Family(_Data, frozen=True, kw_only=True):
     choices: tuple[ChoiceAnnotation, ...] = ()
     node: NodeFormat
     pod: PodFormat
-    topology: Literal["none", "links", "ring", "pairs", "group"] = "none"
-    """What makes several cards a good set: measured links, neighbours in a ring, modules of two, fixed groups."""
+    topology: Literal["none", "links", "ring", "group"] = "none"
+    """What makes several cards a good set: links that the node measures, neighbours in a ring, groups."""
     equal_shares: bool = False
     """All shares of one card have the same size."""
     pod_type: Literal["word", "model"] = "word"

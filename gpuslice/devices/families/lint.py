@@ -178,6 +178,10 @@ def _node(kind: Family) -> _Found:
             )
     if form.cards_from == "cores" and kind.resources.cores is None:
         yield "node.cardsFrom", "cores, but the kind has no such resource", "write cardsFrom: count"
+    if kind.topology == "group" and not (form.group_size or form.group_key):
+        yield "topology", "groups of what?", "write node.groupSize, or node.groupKey with what a card tells"
+    if form.group_size < 0:
+        yield "node.groupSize", f"{form.group_size} is no number of cards", "write 2 or more, or leave it out"
     if form.slots_per_card < 1:
         yield "node.slotsPerCard", f"{form.slots_per_card} containers cannot share a card", "write 1 or more"
 

@@ -11,6 +11,7 @@ from gpuslice.devices.annotations import CARDS, decode_cards
 from gpuslice.devices.errors import BadAnnotation, BadQuantity
 from gpuslice.devices.families.family import Family
 from gpuslice.devices.families.loader import Families
+from gpuslice.devices.families.topology import Seat, joined, known_links
 from gpuslice.devices.inventory import Card, NodeCards
 from gpuslice.devices.pods import Node
 from gpuslice.devices.quantity import MIB, parse_quantity
@@ -32,15 +33,14 @@ def cards_of_node(node: Node, families: Families) -> NodeCards | None:
     own_text = node.metadata.annotations.get(CARDS)
     own = None if own_text is None else decode_cards(name, own_text)
     covered = set() if own is None else {card.family for card in own.cards}
-    foreign = [card for family in families if family.name not in covered for card in _read(node, family)]
-    if own is not None and not foreign:
+    seats = [seat for family in families if family.name not in covered for seat in _read(node, family)]
+    if not seats:
         return own
-    if not foreign:
-        return None
-    cards = (*(own.cards if own else ()), *_cordoned(node, foreign))
+    own_cards = own.cards if own is not None else ()
+    cards = (*own_cards, *_cordoned(node, [seat.card for seat in seats]))
     _refuse_twins(name, cards)
-    links = own.links if own is not None and not foreign else ()
-    return NodeCards(name, cards, links=links, identity_known=own.identity_known if own else False)
+    links = joined(own.links if own is not None else (), len(own_cards), known_links(seats), len(seats))
+    return NodeCards(name, cards, links=links, identity_known=own.identity_known if own is not None else False)
 
 
 def _cordoned(node: Node, cards: list[Card]) -> Iterator[Card]:
@@ -57,10 +57,10 @@ def _refuse_twins(node: str, cards: tuple[Card, ...]) -> None:
         seen.add(card.uuid)
 
 
-def _read(node: Node, family: Family) -> tuple[Card, ...]:
+def _read(node: Node, family: Family) -> tuple[Seat, ...]:
     form = family.node
     if form.grammar == "capacity":
-        return tuple(_from_capacity(node, family))
+        return tuple(Seat(card, family) for card in _from_capacity(node, family))
     text = node.metadata.annotations.get(form.register)
     if text is None:
         return ()
@@ -70,7 +70,13 @@ def _read(node: Node, family: Family) -> tuple[Card, ...]:
         "metax": _from_metax,
         "drs": _from_drs,
     }
-    return tuple(_card(node, family, text, wire) for wire in readers[form.grammar](node, family, text))
+    wires = readers[form.grammar](node, family, text)
+    return tuple(Seat(_card(node, family, text, wire), family, _group(wire, form.group_key)) for wire in wires)
+
+
+def _group(wire: "_Registered", key: str) -> str:
+    found = (wire.custominfo or {}).get(key)
+    return "" if found is None else str(found)
 
 
 class _Registered(msgspec.Struct):
@@ -85,6 +91,7 @@ class _Registered(msgspec.Struct):
     index: int = 0
     numa: int = 0
     health: bool = False
+    custominfo: dict[str, object] | None = None
 
 
 def _from_json(node: Node, family: Family, text: str) -> list[_Registered]:
@@ -125,6 +132,7 @@ class _MetaxCard(msgspec.Struct, rename="camel"):
     total_v_ram: int = msgspec.field(name="totalVRam", default=0)
     numa: int = 0
     healthy: bool = False
+    link_zone: int = 0
 
 
 def _from_metax(node: Node, family: Family, text: str) -> list[_Registered]:
@@ -138,6 +146,7 @@ def _from_metax(node: Node, family: Family, text: str) -> list[_Registered]:
             numa=wire.numa,
             health=wire.healthy,
             index=index,
+            custominfo={family.node.group_key: wire.link_zone} if wire.link_zone else None,
         )
         for index, wire in enumerate(_decode(node, family, text, list[_MetaxCard]))
     ]
