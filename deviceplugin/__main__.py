@@ -36,9 +36,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             health, daemon.registry, host=settings.metrics_host, port=settings.metrics_port
         ) as server:
             write_ports(settings.ports_file, {"metrics": server.port})
-            await until_stopped(stopping, daemon.run())
+            ended = asyncio.Event()
+            leaving = asyncio.create_task(_leave(daemon, stopping, ended))
+            await until_stopped(ended, daemon.run(), leaving)
 
     return run_daemon(serve)
+
+
+async def _leave(daemon: Daemon, stopping: asyncio.Event, ended: asyncio.Event) -> None:
+    await stopping.wait()
+    await daemon.hand_over()
+    ended.set()
+    await asyncio.Event().wait()
 
 
 def _not_ready(daemon: Daemon) -> str | None:

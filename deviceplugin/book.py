@@ -135,6 +135,14 @@ class Book:
             for device in grant.ids
         )
 
+    def waiting(self) -> tuple[Tenant, ...]:
+        """Return the pods that are bound here and have not been given all their devices yet."""
+        return tuple(
+            tenant
+            for tenant in self.tenants.values()
+            if tenant.managed and not tenant.terminal and not tenant.started and self._pending(tenant)
+        )
+
     def grants_of(self, ids: Collection[str]) -> tuple[Grant, ...]:
         """Return the grants made for exactly this set of IDs, oldest first."""
         wanted = frozenset(ids)

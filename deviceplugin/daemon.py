@@ -6,6 +6,7 @@ devices, register. The API server is not needed for any of this.
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -39,6 +40,10 @@ from gpuslice.devices.errors import BadConfiguration, GpusliceError
 log = structlog.get_logger(__name__)
 
 _CONFIG_LOOK_SECONDS = 2.0
+# SIGTERM must be done within two seconds.
+_HAND_OVER_SECONDS = 0.9
+# A decision that the scheduler makes before it has seen our mark is bound within this time.
+_SETTLE_SECONDS = 0.2
 _SHRINK_AFTER_SECONDS = (0.5, 5.0, 60.0)
 
 
@@ -83,6 +88,7 @@ class Daemon:
         """This process holds the node's lock."""
         self._labels: Mapping[str, str] = {}
         self._cordoned: frozenset[str] = frozenset()
+        self._leaving = False
         self._wake = asyncio.Event()
         self._lock = NodeLock(settings.state_dir)
         self._restored: dict[str, Grant] = {}
@@ -145,6 +151,28 @@ class Daemon:
             await asyncio.sleep(seconds)
             footprint.release()
 
+    async def hand_over(self) -> None:
+        """Prepare the end of this process: no pod may arrive while nobody is registered, it would fail for good.
+
+        The scheduler is told to place nothing here, and pods that are bound already get their devices first; both
+        bounded. The next process publishes its cards as they are.
+        """
+        if not self.active:
+            return
+        self._leaving = True
+        self.follower.inventory_changed()
+        deadline = asyncio.get_running_loop().time() + _HAND_OVER_SECONDS
+        await asyncio.sleep(_SETTLE_SECONDS if self.node.follows_pods else 0)
+        while any(book.waiting() for book in self._books.values()):
+            if asyncio.get_running_loop().time() > deadline:
+                return
+            await asyncio.sleep(0.005)
+
+    def _disconnected(self) -> None:
+        """Let the next process in as soon as the last stream has ended; calls in progress may still finish here."""
+        if self._leaving and not any(registrar.registered.is_set() for registrar in self.registrars.values()):
+            self._lock.release()
+
     # -- offers ---------------------------------------------------------------------------------------------------
 
     def _changed_wake(self) -> None:
@@ -191,7 +219,9 @@ class Daemon:
         self.backends[resource] = backend
         self._books[resource] = backend.book
         remove_stale_sockets(self.settings.device_plugin_dir, resource)
-        self.registrars[resource] = Registrar(backend, self.settings.device_plugin_dir, self.metrics)
+        self.registrars[resource] = Registrar(
+            backend, self.settings.device_plugin_dir, self.metrics, self._disconnected
+        )
         self._group.create_task(self.registrars[resource].run())
 
     async def _add_generic(self, description: generic.Description) -> None:
@@ -203,7 +233,9 @@ class Daemon:
         backend = generic.GenericBackend(description)
         await backend.refresh()
         remove_stale_sockets(self.settings.device_plugin_dir, description.resource)
-        self.registrars[description.resource] = Registrar(backend, self.settings.device_plugin_dir, self.metrics)
+        self.registrars[description.resource] = Registrar(
+            backend, self.settings.device_plugin_dir, self.metrics, self._disconnected
+        )
         self._group.create_task(backend.run())
         self._group.create_task(self.registrars[description.resource].run())
 
@@ -215,7 +247,10 @@ class Daemon:
         if not self.settings.gpus or (self.cards.problem and not self.cards.machine.cards):
             return None
         identity = self.settings.pod_resources_socket.exists()
-        return publishing.annotations_of(self.node.offers.node_cards(self.node.name, identity_known=identity))
+        cards = self.node.offers.node_cards(self.node.name, identity_known=identity)
+        if self._leaving:
+            cards = replace(cards, cards=tuple(replace(card, cordoned=True) for card in cards.cards))
+        return publishing.annotations_of(cards)
 
     # -- configuration --------------------------------------------------------------------------------------------
 

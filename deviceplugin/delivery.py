@@ -12,6 +12,7 @@ are put back at every start.
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from gpuslice.devices import limits
 
 log = structlog.get_logger(__name__)
 
+_STRAY_SECONDS = 60.0
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder(Grant)
 
@@ -100,11 +102,23 @@ class Delivery:
                 log.warning("grant_record_unreadable", file=str(path), error=str(error))
 
     def sweep(self, known: frozenset[str]) -> int:
-        """Remove directories and specifications that belong to no record; return how many."""
-        strays = {path.name for path in self._grants.iterdir()} | set(cdi.written(self._cdi))
-        for grant_id in strays - known:
+        """Remove directories and specifications that belong to no record; return how many.
+
+        Young ones stay: during a rolling replacement the old process may just be finishing a delivery.
+        """
+        found = {path.name for path in self._grants.iterdir()} | set(cdi.written(self._cdi))
+        old = time.time() - _STRAY_SECONDS
+        strays = [name for name in found - known if _changed_at(self._grants / name) < old]
+        for grant_id in strays:
             self.remove(grant_id)
-        return len(strays - known)
+        return len(strays)
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _says(path: Path, wanted: Sequence[limits.DeviceLimit]) -> bool:

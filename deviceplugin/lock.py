@@ -9,7 +9,7 @@ import fcntl
 import os
 from pathlib import Path
 
-_LOOK_AGAIN_SECONDS = 0.02
+_LOOK_AGAIN_SECONDS = 0.01
 
 
 class NodeLock:

@@ -17,6 +17,7 @@ import os
 import random
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +67,13 @@ class _Incarnation:
 class Registrar:
     """Owns the socket and the registration of one backend. Run `run` as a task; cancel it to stop cleanly."""
 
-    def __init__(self, backend: Backend, directory: Path, metrics: PluginMetrics) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        directory: Path,
+        metrics: PluginMetrics,
+        disconnected: Callable[[], None] = lambda: None,
+    ) -> None:
         longest = directory / f"{socket_prefix(backend.resource)}4194304-99999.sock"
         if len(bytes(longest)) > _LONGEST_SOCKET_PATH:
             raise BadConfiguration(
@@ -76,6 +83,7 @@ class Registrar:
         self._backend = backend
         self._directory = directory
         self._metrics = metrics
+        self._disconnected = disconnected
         self._wake = asyncio.Event()
         self.registered = asyncio.Event()
         self.registrations = 0
@@ -98,9 +106,15 @@ class Registrar:
                 finally:
                     self.registered.clear()
                     self._metrics.registered.labels(self._backend.resource).set(0)
-                    await _stop(incarnation)
+                    await self._end(incarnation)
         finally:
             watch.close()
+
+    async def _end(self, incarnation: _Incarnation) -> None:
+        """End the streams, so that another process may register now, then let running calls finish."""
+        await _end_streams(incarnation)
+        self._disconnected()
+        await _stop(incarnation)
 
     async def _pause(self, failures: int, watch: DirectoryWatch) -> None:
         """Wait before the next attempt; a change in the directory ends the wait."""
@@ -190,12 +204,16 @@ class Registrar:
         return ""
 
 
-async def _stop(incarnation: _Incarnation) -> None:
-    """End the streams first, so that the kubelet sees it before anything else, then the server; calls may finish."""
+async def _end_streams(incarnation: _Incarnation) -> None:
     incarnation.streams.end()
     if incarnation.streams.open:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(incarnation.streams.all_closed.wait(), _STOP_SECONDS)
+
+
+async def _stop(incarnation: _Incarnation) -> None:
+    """End the streams first, so that the kubelet sees it before anything else, then the server; calls may finish."""
+    await _end_streams(incarnation)
     await incarnation.server.stop(_STOP_SECONDS)
     own = _identity(incarnation.socket)
     if own is not None and own[:2] == incarnation.inode:

@@ -1,8 +1,8 @@
 """Stands in for nvidia-cuda-mps-control: the files and the socket of the protocol, no GPU.
 
 In the foreground (-f) it makes `control` (a socket that answers get_server_list), `control_lock` and
-`control_privileged` in CUDA_MPS_PIPE_DIRECTORY and writes control.log, as the real daemon does. A file `die` in the pipe
-directory ends it.
+`control_privileged` in CUDA_MPS_PIPE_DIRECTORY and writes control.log, as the real daemon does. A file `die` in the
+pipe directory ends it.
 """
 
 import os
