@@ -87,6 +87,8 @@ cu_result cuMipmappedArrayGetMemoryRequirements(struct cu_array_requirements *ou
 /* Streams and events. */
 cu_result cuStreamCreate(cu_stream *stream, unsigned int flags);
 cu_result cuStreamDestroy_v2(cu_stream stream);
+cu_result cuStreamQuery(cu_stream stream);
+cu_result cuStreamQuery_ptsz(cu_stream stream);
 cu_result cuStreamIsCapturing(cu_stream stream, int *status);
 cu_result cuStreamIsCapturing_ptsz(cu_stream stream, int *status);
 cu_result cuStreamBeginCapture(cu_stream stream);

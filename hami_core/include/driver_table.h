@@ -79,6 +79,8 @@ struct driver_table {
 	__typeof__(cuMipmappedArrayGetMemoryRequirements) *cuMipmappedArrayGetMemoryRequirements;
 	__typeof__(cuStreamCreate) *cuStreamCreate;
 	__typeof__(cuStreamDestroy_v2) *cuStreamDestroy_v2;
+	__typeof__(cuStreamQuery) *cuStreamQuery;
+	__typeof__(cuStreamQuery_ptsz) *cuStreamQuery_ptsz;
 	__typeof__(cuStreamIsCapturing) *cuStreamIsCapturing;
 	__typeof__(cuStreamIsCapturing_ptsz) *cuStreamIsCapturing_ptsz;
 	__typeof__(cuStreamBeginCapture) *cuStreamBeginCapture;

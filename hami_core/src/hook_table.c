@@ -299,6 +299,8 @@ const char *const driver_names[] = {
 	"cuMipmappedArrayGetMemoryRequirements",
 	"cuStreamCreate",
 	"cuStreamDestroy_v2",
+	"cuStreamQuery",
+	"cuStreamQuery_ptsz",
 	"cuStreamIsCapturing",
 	"cuStreamIsCapturing_ptsz",
 	"cuStreamBeginCapture",
@@ -342,7 +344,7 @@ const char *const driver_names[] = {
 	"cuDeviceGraphMemTrim",
 	"cuDeviceGetGraphMemAttribute",
 };
-const unsigned driver_name_count = 115;
+const unsigned driver_name_count = 117;
 
 const char *const nvml_names[] = {
 	"nvmlInit_v2",

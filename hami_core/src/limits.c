@@ -186,6 +186,30 @@ limits_read(int row, struct limit *out)
 	}
 }
 
+uint64_t
+limits_memory(int row)
+{
+	if (source == LIMITS_FILE && row >= 0) {
+		refresh_when_changed();
+		return __atomic_load_n(&good[row].memory_bytes, __ATOMIC_RELAXED);
+	}
+	struct limit limit;
+	limits_read(row, &limit);
+	return limit.memory_bytes;
+}
+
+uint64_t
+limits_spill(int row)
+{
+	if (source == LIMITS_FILE && row >= 0) {
+		refresh_when_changed();
+		return __atomic_load_n(&good[row].spill_bytes, __ATOMIC_RELAXED);
+	}
+	struct limit limit;
+	limits_read(row, &limit);
+	return limit.spill_bytes;
+}
+
 bool
 limits_hint(int row, struct limits_hint *out)
 {

@@ -34,6 +34,10 @@ int limits_row(const uint8_t uuid[16]);
  * While the daemon is rewriting, or when what it left is garbled, the last good value holds. */
 void limits_read(int row, struct limit *out);
 
+/* The two figures that every allocation needs, without the rest. */
+uint64_t limits_memory(int row);
+uint64_t limits_spill(int row);
+
 /* Do the environment variables give different devices different limits? Then the caller must find their indices. */
 bool limits_environment_by_index(void);
 

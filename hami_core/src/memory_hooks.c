@@ -13,11 +13,10 @@
 static cu_result
 spill(struct device *device, cu_deviceptr *address, uint64_t bytes, bool charged)
 {
-	struct limit limit;
-	limits_read(device->limits_row, &limit);
+	uint64_t most = limits_spill(device->limits_row);
 	uint64_t size = charge_size(bytes);
 	uint64_t spilled = quota_held(device, KIND_MANAGED);
-	if (limit.spill_bytes == 0 || spilled > limit.spill_bytes || size > limit.spill_bytes - spilled ||
+	if (most == 0 || spilled > most || size > most - spilled ||
 	    driver()->cuMemAllocManaged == NULL || (!charged && !quota_charge(device, KIND_MANAGED, size))) {
 		return CU_OUT_OF_MEMORY;
 	}
@@ -37,17 +36,14 @@ spill(struct device *device, cu_deviceptr *address, uint64_t bytes, bool charged
 static bool
 device_share_is_full(struct device *device, uint64_t size)
 {
-	struct limit limit;
-	if (device->row == NULL || limits_source() != LIMITS_FILE) {
-		return false;
-	}
-	limits_read(device->limits_row, &limit);
-	if (limit.spill_bytes == 0 || limit.spill_bytes > limit.memory_bytes) {
+	uint64_t spill_bytes = limits_spill(device->limits_row);
+	uint64_t memory_bytes = limits_memory(device->limits_row);
+	if (spill_bytes == 0 || spill_bytes > memory_bytes || device->row == NULL || limits_source() != LIMITS_FILE) {
 		return false;
 	}
 	uint64_t managed = quota_held(device, KIND_MANAGED);
 	uint64_t used = quota_view(device).used_bytes;
-	uint64_t share = limit.memory_bytes - limit.spill_bytes;
+	uint64_t share = memory_bytes - spill_bytes;
 	uint64_t resident = used > managed ? used - managed : 0;
 	return resident > share || size > share - resident;
 }

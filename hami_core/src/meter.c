@@ -118,6 +118,14 @@ record(cu_event event, const struct launch *launch)
 	               : driver()->cuEventRecord(event, launch->stream);
 }
 
+/* On an idle stream the start event is done at once and the pair also measures how long the launch call takes. */
+static bool
+stream_is_idle(const struct launch *launch)
+{
+	cu_result (*query)(cu_stream) = launch->per_thread ? driver()->cuStreamQuery_ptsz : driver()->cuStreamQuery;
+	return query != NULL && query(launch->stream) == CU_OK;
+}
+
 struct sample *
 meter_start(int device, const struct launch *launch, int64_t now_ns)
 {
@@ -128,9 +136,11 @@ meter_start(int device, const struct launch *launch, int64_t now_ns)
 	}
 	lock_acquire(&ring->lock);
 	struct sample *sample = ensure_base(ring, context, now_ns) ? free_sample(ring, context) : NULL;
+	bool idle = sample != NULL && stream_is_idle(launch);
 	if (sample != NULL && record(sample->start, launch) == CU_OK) {
 		sample->busy = true;
 		sample->launched_ns = 0;
+		sample->idle_since_ns = idle ? clock_now() : 0;
 	} else {
 		sample = NULL;
 	}
@@ -142,7 +152,9 @@ void
 meter_stop(int device, struct sample *sample, const struct launch *launch, bool launched)
 {
 	struct ring *ring = &rings[device];
+	int64_t returned_ns = clock_now();
 	lock_acquire(&ring->lock);
+	sample->gap_ns = sample->idle_since_ns != 0 ? returned_ns - sample->idle_since_ns : 0;
 	if (launched && record(sample->end, launch) == CU_OK) {
 		sample->launched_ns = clock_now();
 		__atomic_fetch_add(&sample->forecast->pending, 1, __ATOMIC_RELAXED);
@@ -161,6 +173,7 @@ finish(struct ring *ring, struct sample *sample, struct meter_result *result)
 		__atomic_fetch_sub(&forecast->pending, 1, __ATOMIC_RELAXED);
 	}
 	int64_t duration = elapsed_ns(sample->start, sample->end);
+	duration = duration > sample->gap_ns ? duration - sample->gap_ns : (duration < 0 ? duration : 1);
 	int64_t since_base = elapsed_ns(ring->base.event, sample->end);
 	*result = (struct meter_result){
 	        .forecast = same ? forecast : NULL,

@@ -21,6 +21,8 @@ struct sample {
 	int64_t charged_ns;   /* taken for this launch */
 	int64_t work_ns;      /* predicted work that it stands for */
 	int64_t launched_ns;
+	int64_t idle_since_ns; /* host time of the start if the stream had nothing to do, else 0 */
+	int64_t gap_ns;        /* what the launch itself then took of the measured time */
 	uint64_t short_before;
 	bool busy;            /* in flight */
 	bool settles;         /* correct the bucket by the measurement, not only the forecast */

@@ -55,17 +55,16 @@ quota_charge(struct device *device, unsigned kind, uint64_t bytes)
 	if (device == NULL || !device->enforced) {
 		return true;
 	}
-	struct limit limit;
-	limits_read(device->limits_row, &limit);
+	uint64_t limit = limits_memory(device->limits_row);
 	struct slot *slot = device->row == NULL ? NULL : state_slot();
 	if (slot == NULL) {
 		return false;
 	}
-	if (try_charge(device, slot, kind, bytes, limit.memory_bytes) ||
-	    (state_reap() > 0 && try_charge(device, slot, kind, bytes, limit.memory_bytes))) {
+	if (try_charge(device, slot, kind, bytes, limit) ||
+	    (state_reap() > 0 && try_charge(device, slot, kind, bytes, limit))) {
 		return true;
 	}
-	deny(device, bytes, limit.memory_bytes);
+	deny(device, bytes, limit);
 	return false;
 }
 
@@ -141,9 +140,7 @@ quota_view(struct device *device)
 	if (device == NULL || !device->enforced) {
 		return view;
 	}
-	struct limit limit;
-	limits_read(device->limits_row, &limit);
-	view.limit_bytes = limit.memory_bytes;
+	view.limit_bytes = limits_memory(device->limits_row);
 	if (device->row != NULL) {
 		reap_now_and_then(device);
 		view.used_bytes = __atomic_load_n(&device->row->used_bytes, __ATOMIC_RELAXED);

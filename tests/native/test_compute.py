@@ -3,45 +3,22 @@
 The judge is the fake driver's ledger: how long the device really worked for each container.
 """
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from gpuslice.devices.limits import CorePolicy, DeviceHint, DeviceLimit, write_hints
-from tests.native.shim_rig import LIBRARY, SHIM, Client, Container, Node
-
-CLOCK = SHIM / "build" / "tests" / "libvclock.so"
-SETTLE_MS = 300
+from tests.native.shim_rig import Client, Container
+from tests.native.virtual_rig import SETTLE_MS, UUID, box_on, kernel_ns, virtual_node
 
 
-def kernel_ns(name: str) -> int:
-    found = re.fullmatch(r"k_(\d+)(us|ms)", name)
-    assert found is not None
-    return int(found[1]) * {"us": 1_000, "ms": 1_000_000}[found[2]]
-
-
-def virtual_node(tmp_path: Path, processes: int, card: str = "A100-SXM4-80GB") -> Node:
-    environment = {"GPUSLICE_FAKE_CLOCK": "virtual", "GPUSLICE_FAKE_PARTICIPANTS": str(processes)}
-    node = Node(tmp_path / "node", cards=f"[{{model: {card}, uuid: GPU-00000000-0000-0000-0000-000000000001}}]")
-    node.environment.update(environment)
-    return node
-
-
-UUID = "GPU-00000000-0000-0000-0000-000000000001"
-
-
-def box_on(node: Node, name: str, percent: int, **fields: object) -> Container:
-    box = Container(node, name, [DeviceLimit(UUID, 20_000, percent, **fields)])  # type: ignore[arg-type]
-    box.environment["LD_PRELOAD"] = f"{LIBRARY}:{CLOCK}"
-    return box
-
-
-def run_together(clients: Sequence[Client], kernel: str, milliseconds: int, sync: str = "") -> list[float]:
+def run_together(
+    clients: Sequence[Client], kernel: str, milliseconds: int, sync: str = "", settle_ms: int = SETTLE_MS
+) -> list[float]:
     """Share of device time that each got, in percent, after the time to settle."""
     for client in clients:
-        client.send(f"device 0\nkernel {kernel}\nrun {SETTLE_MS} {sync}\nrun {milliseconds} {sync}")
+        client.send(f"device 0\nkernel {kernel}\nrun {settle_ms} {sync}\nrun {milliseconds} {sync}")
     shares = []
     for client in clients:
         for _ in range(3):
@@ -107,6 +84,22 @@ def test_an_enormous_grid_costs_what_it_takes_not_what_it_counts(built: None, tm
         code, took = client.ask("biglaunch 40")
         assert code == "0"
         assert int(took) >= 0.9 * 39 * 5_000_000 / 0.10
+
+
+@pytest.mark.parametrize(
+    ("kernel", "settle_ms"), [("k_500us", 300), ("k_5ms", 3000), pytest.param("k_50ms", 4000, marks=pytest.mark.slow)]
+)
+def test_two_tenants_get_what_each_was_given(built: None, tmp_path: Path, kernel: str, settle_ms: int) -> None:
+    """Time slices stretch long kernels; what NVML measured corrects for it within a few seconds."""
+    node = virtual_node(tmp_path, 2)
+    boxes = [box_on(node, "thirty", 30), box_on(node, "seventy", 70)]
+    clients = [box.start(GPUSLICE_FAKE_RANK=str(rank)) for rank, box in enumerate(boxes)]
+    try:
+        shares = run_together(clients, kernel, 2000, settle_ms=settle_ms)
+    finally:
+        for client in clients:
+            client.close()
+    assert shares == [pytest.approx(30, abs=3), pytest.approx(70, abs=3)]
 
 
 @pytest.mark.parametrize("percent", [0, 100])

@@ -1,0 +1,294 @@
+"""Benchmark of the preloaded library: ``python -m bench.shim [--quick]``.
+
+Native and shim runs of the same program alternate on the same fake driver, so the difference is the library's. Compute
+shares run on the fake driver's virtual clock and are exact. Its ledger is the judge of grants.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench.harness import Figure, report
+from gpuslice.devices.limits import MIB, CorePolicy, DeviceHint, DeviceLimit, write_hints
+from tests.native.shim_rig import CONTEXT_MIB, DRIVERS, FAULTY_LIBRARY, LIBRARY, SHIM, Client, Container, Node, build
+from tests.native.virtual_rig import UUID, box_on, kernel_ns, virtual_node
+
+LAUNCHES = 1_000_000
+BLOCK_MIB = 4
+
+
+def native(box: Container) -> Client:
+    """The program without the library, on the same node."""
+    return Client({name: value for name, value in box.environment.items() if name != "LD_PRELOAD"})
+
+
+def box_of(node: Node, name: str, memory_mib: int, percent: int = 0) -> Container:
+    """A container on every card of a node."""
+    return Container(node, name, [DeviceLimit(uuid, memory_mib, percent) for uuid in node.uuids()])
+
+
+def per_launch(client: Client) -> float:
+    """Nanoseconds of one launch of the shortest kernel there is."""
+    return int(client.ask(f"launch {LAUNCHES}")[1]) / LAUNCHES
+
+
+def alternate(first: Callable[[], float], second: Callable[[], float], rounds: int) -> tuple[float, float]:
+    """Least of several rounds of each, taken in turn: what else ran on the machine only ever adds."""
+    pairs = [(first(), second()) for _ in range(rounds)]
+    return min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
+
+
+def launches(node: Node, rounds: int) -> list[Figure]:
+    """Cost of a launch without a core limit, and with one while there are tokens."""
+    figures = []
+    for name, percent, target in (("launch_unlimited_extra", 0, 3.0), ("launch_limited_extra", 90, 25.0)):
+        box = box_of(node, name, 20_000, percent)
+        with native(box) as plain, box.start() as limited:
+            for client in (plain, limited):
+                client.code("device 0")
+                client.code("kernel k_1ns")
+                per_launch(client)
+            base, shim = alternate(lambda p=plain: per_launch(p), lambda s=limited: per_launch(s), rounds)  # type: ignore[misc]
+        figures.append(Figure(name, "ns", round(shim - base, 2), round(base, 2), round(shim / base, 3), target))
+    return figures
+
+
+def allocations(node: Node, rounds: int) -> list[Figure]:
+    """Bookkeeping of an allocation and its release, with few and many live blocks."""
+    box = box_of(node, "allocations", 79_000)
+    figures = []
+    with native(box) as plain, box.start() as limited:
+        plain.code("device 0")
+        limited.code("device 0")
+        for size, live in ((4096, 1), (4096, 1_000), (4096, 100_000), (4 * MIB, 1), (4 * MIB, 10_000)):
+            command = f"cycle 100000 {size} {live}"
+            base, shim = alternate(
+                lambda c=command: float(plain.ask(c)[1]), lambda c=command: float(limited.ask(c)[1]), rounds  # type: ignore[misc]
+            )  # fmt: skip
+            name = "alloc_free_extra" if (size, live) == (4096, 1_000) else f"alloc_free_extra_{size}_{live}"
+            figures.append(Figure(name, "ns", round(shim - base, 1), base, round(shim / base, 3), 150.0))
+    return figures
+
+
+def starts(node: Node, processes: int) -> list[Figure]:
+    """What cuInit takes, one process at a time and many at once."""
+    box = box_of(node, "starts", 79_000)
+
+    def one(start: Callable[[], Client]) -> float:
+        began = time.perf_counter()
+        client = start()
+        took = (time.perf_counter() - began) * 1000
+        client.kill()
+        return took
+
+    plain = [one(lambda: native(box)) for _ in range(20)]
+    limited = [one(box.start) for _ in range(20)]
+    extra = statistics.median(limited) - statistics.median(plain)
+
+    def many(start: Callable[[], Client]) -> float:
+        began = time.perf_counter()
+        environment = box.environment if start == box.start else node.environment
+        children = [
+            subprocess.Popen([str(SHIM / "build" / "tests" / "client")], env=environment, stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            for _ in range(processes)
+        ]  # fmt: skip
+        for child in children:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "0 ready\n"
+        took = time.perf_counter() - began
+        for child in children:
+            child.kill()
+            child.communicate()
+        return took
+
+    base, shim = many(lambda: native(box)), many(box.start)
+    return [
+        Figure("cuinit_extra", "ms", round(extra, 3), round(statistics.median(plain), 3), target=2.0),
+        Figure(f"start_{processes}", "s", round(shim, 3), round(base, 3), round(shim / base, 3), target=3.0),
+    ]
+
+
+def race(node: Node, rounds: int) -> list[Figure]:
+    """Four processes allocate at random at the edge of their quota; the driver's ledger says what it handed out."""
+    quota = 4 * CONTEXT_MIB + 400
+    box = box_of(node, "race", quota)
+    before = node.ledger()["cards"][0]["used_bytes"]
+    racers = [box.start() for _ in range(4)]
+    for racer in racers:
+        racer.code("device 0")
+    for racer in racers:
+        racer.send(f"race {BLOCK_MIB * MIB} {rounds}")
+    granted = sum(int(racer.answer()[1]) for racer in racers)
+    peak = node.ledger()["cards"][0]["peak_bytes"] - before
+    filled = sum(int(racer.ask(f"fill {2 * MIB}")[1]) for racer in racers[:1])
+    full = node.ledger()["cards"][0]["used_bytes"] - before
+    for racer in racers:
+        racer.close()
+    assert granted > 0
+    assert filled > 0
+    over = max(0, peak - quota * MIB) / (BLOCK_MIB * MIB)
+    return [
+        Figure("over_grants", "grants", over, 0.0, target=0.0),
+        Figure("quota_usable", "%", round(100 * full / (quota * MIB), 3), target=99.9),
+    ]
+
+
+def run_windows(clients: Sequence[Client], kernel: str, windows: int, settle_ms: int = 300) -> list[float]:
+    """Sum of the clients' shares in each one-second window, percent."""
+    runs = "\n".join(["run 1000"] * windows)
+    for client in clients:
+        client.send(f"device 0\nkernel {kernel}\nrun {settle_ms}\n{runs}")
+    for client in clients:
+        for _ in range(3):
+            client.answer()
+    shares = [0.0] * windows
+    for client in clients:
+        for window in range(windows):
+            _, count, took = client.answer()
+            shares[window] += 100 * int(count) * kernel_ns(kernel) / int(took)
+    return shares
+
+
+def shares(scratch: Path, quick: bool) -> list[Figure]:
+    """Worst distance from the limit in any second, and throughput against the cap."""
+    worst, least = 0.0, 100.0
+    kernels = ("k_20us", "k_500us", "k_5ms", "k_50ms")
+    plan = [(percent, kernel, 1) for percent in (10, 30, 50, 90) for kernel in kernels]
+    plan += [] if quick else [(30, "k_5ms", 2), (50, "k_500us", 4), (90, "k_5ms", 4), (50, "k_5ms", 8)]
+    for number, (percent, kernel, processes) in enumerate(plan):
+        box = box_on(virtual_node(scratch / f"share-{number}", processes), "box", percent)
+        clients = [box.start(GPUSLICE_FAKE_RANK=str(rank)) for rank in range(processes)]
+        seconds = run_windows(clients, kernel, 3)
+        for client in clients:
+            client.close()
+        worst = max(worst, *(abs(share - percent) for share in seconds))
+        least = min(least, 100 * statistics.mean(seconds) / percent)
+        print(
+            f"  limit {percent:3} %, {kernel:8} x {processes}: {[round(share, 2) for share in seconds]}",
+            file=sys.stderr,
+        )
+    return [
+        Figure("share_worst_error", "points", round(worst, 2), target=2.0),
+        Figure("share_throughput_of_cap", "%", round(least, 2), target=97.0),
+    ]
+
+
+def tenants(scratch: Path) -> list[Figure]:
+    """Two containers at 30 and 70 percent of one card."""
+    worst = 0.0
+    for kernel, settle_ms in (("k_500us", 300), ("k_5ms", 3000), ("k_50ms", 4000)):
+        node = virtual_node(scratch / f"tenants-{kernel}", 2)
+        clients = [
+            box_on(node, name, percent).start(GPUSLICE_FAKE_RANK=str(percent))
+            for name, percent in (("a", 30), ("b", 70))
+        ]
+        runs = "run 1000\n" * 3
+        for client in clients:
+            client.send(f"device 0\nkernel {kernel}\nrun {settle_ms}\n{runs.strip()}")
+        for client, percent in zip(clients, (30, 70), strict=True):
+            answers = [client.answer() for _ in range(6)][3:]
+            mean = statistics.mean(100 * int(count) * kernel_ns(kernel) / int(took) for _, count, took in answers)
+            worst = max(worst, abs(mean - percent))
+        for client in clients:
+            client.close()
+    return [Figure("two_tenants_worst_error", "points", round(worst, 2), target=3.0)]
+
+
+def soft(scratch: Path) -> list[Figure]:
+    """A soft limit of 30: use of an idle card, and how fast it is given back."""
+    box = box_on(virtual_node(scratch / "soft", 1), "box", 30, core_policy=CorePolicy.SOFT)
+    far = 10**18
+    write_hints(box.directory / "limits", [DeviceHint(UUID, far)])
+    with box.start() as client:
+        (idle,) = run_windows([client], "k_500us", 1)
+        write_hints(box.directory / "limits", [DeviceHint(UUID, far, others_active_percent=70)])
+        steps = 0
+        while steps < 100:
+            _, count, took = client.ask("run 20")
+            steps += 1
+            if 100 * int(count) * kernel_ns("k_500us") / int(took) < 45:
+                break
+    return [
+        Figure("soft_idle_share", "%", round(idle, 2), target=95.0),
+        Figure("soft_given_back", "ms", steps * 20.0, target=100.0),
+    ]
+
+
+def killed(node: Node) -> list[Figure]:
+    """Sixteen processes race while others are killed inside the locks: the longest anybody was held up."""
+    box = box_of(node, "killed", 20_000)
+    waiters = [box.start() for _ in range(16)]
+    for waiter in waiters:
+        waiter.code("device 0")
+    longest = 0.0
+    for point in ("between", "locked:37", "registry:2", "unlock:9", "before-held:12"):
+        for waiter in waiters:
+            waiter.send(f"race {BLOCK_MIB * MIB} 500")
+        faulty = {**box.environment, "LD_PRELOAD": str(FAULTY_LIBRARY), "GPUSLICE_FAULT": point}
+        subprocess.run(
+            [str(SHIM / "build" / "tests" / "client")], env=faulty, input=f"device 0\nrace {BLOCK_MIB * MIB} 200\n",
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        began = time.perf_counter()
+        for waiter in waiters:
+            waiter.answer()
+        longest = max(longest, time.perf_counter() - began)
+    waiters[0].ask("info")
+    wrong = abs(box.state().devices[0].used_bytes - box.held_mib() * MIB)
+    for waiter in waiters:
+        waiter.close()
+    return [
+        Figure("killed_holdup", "s", round(longest, 3), target=1.0),
+        Figure("killed_sum_error", "bytes", float(wrong), target=0.0),
+    ]
+
+
+def live(node: Node) -> list[Figure]:
+    """From writing another limit to the first answer that follows it."""
+    box = box_of(node, "live", 1_000)
+    worst = 0.0
+    with box.start() as client:
+        client.code("device 0")
+        for memory_mib in (2_000, 1_000, 3_000, 500):
+            box.set_limits(*(DeviceLimit(uuid, memory_mib) for uuid in node.uuids()))
+            began = time.perf_counter()
+            while client.total_mib() != memory_mib:
+                time.sleep(0.001)
+            worst = max(worst, (time.perf_counter() - began) * 1000)
+    return [Figure("live_requota", "ms", round(worst, 3), target=100.0)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run all parts; the last line is one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    quick: bool = parser.parse_args(argv).quick
+    build(DRIVERS)
+    build(SHIM, "all", "test-programs")
+    with tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as folder:
+        scratch = Path(folder)
+        node = Node(scratch / "node")
+        figures = [
+            *launches(node, 2 if quick else 7),
+            *allocations(node, 1 if quick else 5),
+            *starts(node, 60 if quick else 300),
+            *race(Node(scratch / "race"), 20_000 if quick else 100_000),
+            *shares(scratch, quick),
+            *tenants(scratch),
+            *soft(scratch),
+            *killed(Node(scratch / "killed")),
+            *live(node),
+            Figure("library_size", "KB", round(LIBRARY.stat().st_size / 1000, 1), target=400.0),
+        ]
+    report("preloaded library, shim over native on the same fake driver", figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
