@@ -52,7 +52,8 @@ pass_turn(void)
 			continue;
 		}
 		joined++;
-		bool earlier = next == NULL || p->due_ns < next->due_ns || (p->due_ns == next->due_ns && p->rank < next->rank);
+		bool earlier = next == NULL || p->due_ns < next->due_ns ||
+			       (p->due_ns == next->due_ns && p->rank < next->rank);
 		next = earlier ? p : next;
 	}
 	if (next == NULL || joined < r->participants_expected) {
@@ -102,7 +103,9 @@ join(void)
 		struct participant *p = &region()->participants[i];
 		if (p->state == PARTICIPANT_NONE) {
 			p->client = region_slot();
-			p->rank = (rank != NULL ? (uint32_t)strtoul(rank, NULL, 10) : 0) * THREADS_PER_RANK + atomic_fetch_add(&joined_here, 1);
+			p->rank = (rank != NULL ? (uint32_t)strtoul(rank, NULL, 10) : 0) *
+				      THREADS_PER_RANK +
+				  atomic_fetch_add(&joined_here, 1);
 			own = i;
 			own_slot = region_slot();
 			pthread_setspecific(leave_key, &own_slot);
@@ -127,7 +130,8 @@ wait_virtual(uint64_t moment_ns)
 	while (mine->state != PARTICIPANT_RUNNING) {
 		uint32_t turn = atomic_load(&region()->turns);
 		region_unlock();
-		long woke = syscall(SYS_futex, &region()->turns, FUTEX_WAIT, turn, &patience, NULL, 0);
+		long woke =
+		    syscall(SYS_futex, &region()->turns, FUTEX_WAIT, turn, &patience, NULL, 0);
 		bool late = woke != 0 && errno == ETIMEDOUT;
 		region_lock();
 		if (late) {
@@ -145,7 +149,8 @@ clock_wait_until(uint64_t moment_ns)
 		wait_virtual(moment_ns);
 		return;
 	}
-	struct timespec until = {.tv_sec = (time_t)(moment_ns / 1000000000ULL), .tv_nsec = (long)(moment_ns % 1000000000ULL)};
+	struct timespec until = {.tv_sec = (time_t)(moment_ns / 1000000000ULL),
+				 .tv_nsec = (long)(moment_ns % 1000000000ULL)};
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
 	}
 }

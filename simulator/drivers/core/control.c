@@ -1,6 +1,7 @@
-/* The control file: <state>/control, one directive a line, appended while the node runs. Each line is
- * carried out once, by whichever process looks next; the outcome is appended to <state>/control.log as
- * "ok N" or "bad N: reason", N being the line's number, so that a test can wait for it. */
+/* The control file: <state>/control, one directive a line, appended while the node runs. Each line
+ * is carried out once, by whichever process looks next; the outcome is appended to
+ * <state>/control.log as "ok N" or "bad N: reason", N being the line's number, so that a test can
+ * wait for it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -77,7 +78,9 @@ do_xid(struct command *c)
 	}
 	for (uint32_t i = first; i < last; i++) {
 		region()->health[i].last_xid = word_number(c, 2, 0);
-		events_post(i, EVENT_XID, word_number(c, 2, 0), (uint32_t)word_number(c, 3, UINT32_MAX), (uint32_t)word_number(c, 4, UINT32_MAX));
+		events_post(i, EVENT_XID, word_number(c, 2, 0),
+			    (uint32_t)word_number(c, 3, UINT32_MAX),
+			    (uint32_t)word_number(c, 4, UINT32_MAX));
 	}
 	return true;
 }
@@ -101,7 +104,8 @@ do_ecc(struct command *c)
 		} else {
 			region()->health[i].ecc_single += count;
 		}
-		events_post(i, is_double ? EVENT_DOUBLE_BIT : EVENT_SINGLE_BIT, count, UINT32_MAX, UINT32_MAX);
+		events_post(i, is_double ? EVENT_DOUBLE_BIT : EVENT_SINGLE_BIT, count, UINT32_MAX,
+			    UINT32_MAX);
 	}
 	return true;
 }
@@ -128,7 +132,8 @@ do_lost(struct command *c, bool lost)
 static bool
 do_recovery(struct command *c)
 {
-	static const char *const names[] = {"none", "gpu-reset", "node-reboot", "drain-p2p", "drain-and-reset"};
+	static const char *const names[] = {"none", "gpu-reset", "node-reboot", "drain-p2p",
+					    "drain-and-reset"};
 	uint32_t first;
 	uint32_t last;
 	if (!card_range(c, 1, &first, &last)) {
@@ -144,7 +149,8 @@ do_recovery(struct command *c)
 			return true;
 		}
 	}
-	return refuse(c, "want: recovery CARD none|gpu-reset|node-reboot|drain-p2p|drain-and-reset");
+	return refuse(c,
+		      "want: recovery CARD none|gpu-reset|node-reboot|drain-p2p|drain-and-reset");
 }
 
 static bool
@@ -184,13 +190,16 @@ do_mig(struct command *c)
 			memset(card->mig, 0, sizeof card->mig);
 			card->mig_enabled = false;
 		} else if (strcmp(verb, "create") == 0 && c->count > 3 && card->mig_enabled) {
-			if (card_add_instance(card, c->words[3], c->count > 4 ? c->words[4] : NULL) < 0) {
-				return refuse(c, "the profile is unknown for this card or does not fit");
+			if (card_add_instance(card, c->words[3],
+					      c->count > 4 ? c->words[4] : NULL) < 0) {
+				return refuse(
+				    c, "the profile is unknown for this card or does not fit");
 			}
 		} else if (strcmp(verb, "destroy") == 0 && gi >= 1 && gi <= MAX_INSTANCES) {
 			card->mig[gi - 1].live = false;
 		} else {
-			return refuse(c, "want: mig CARD on|off|create PROFILE [UUID]|destroy GI, on a card that has MIG (and has it on)");
+			return refuse(c, "want: mig CARD on|off|create PROFILE [UUID]|destroy GI, "
+					 "on a card that has MIG (and has it on)");
 		}
 		region()->mig_generation++;
 		events_post(i, EVENT_MIG, 0, UINT32_MAX, UINT32_MAX);
@@ -204,13 +213,17 @@ do_process(struct command *c)
 	uint32_t first;
 	uint32_t last;
 	if (!card_range(c, 1, &first, &last) || c->count < 3) {
-		return c->reason[0] != '\0' ? false : refuse(c, "want: process CARD PID [MIB] [SM%], 0 MiB and 0 % to remove");
+		return c->reason[0] != '\0'
+			   ? false
+			   : refuse(c,
+				    "want: process CARD PID [MIB] [SM%], 0 MiB and 0 % to remove");
 	}
 	uint32_t pid = (uint32_t)word_number(c, 2, 0);
 	for (uint32_t i = first; i < last; i++) {
 		struct foreign_process *place = NULL;
 		for (int f = MAX_FOREIGN - 1; f >= 0; f--) {
-			struct foreign_process *candidate = &region()->inventory.cards[i].foreign[f];
+			struct foreign_process *candidate =
+			    &region()->inventory.cards[i].foreign[f];
 			if (candidate->pid == pid) {
 				place = candidate;
 				break;
@@ -313,7 +326,8 @@ control_apply(const char *line, char *reason, unsigned reason_size)
 	char *copy = strdup(line);
 	char *rest = NULL;
 	reason[0] = '\0';
-	for (char *w = copy != NULL ? strtok_r(copy, " \t\r", &rest) : NULL; w != NULL && c.count < WORDS; w = strtok_r(NULL, " \t\r", &rest)) {
+	for (char *w = copy != NULL ? strtok_r(copy, " \t\r", &rest) : NULL;
+	     w != NULL && c.count < WORDS; w = strtok_r(NULL, " \t\r", &rest)) {
 		c.words[c.count++] = w;
 	}
 	bool ok = c.count == 0 || c.words[0][0] == '#' || dispatch(line, &c);
@@ -322,21 +336,26 @@ control_apply(const char *line, char *reason, unsigned reason_size)
 	return ok;
 }
 
-/* Carry out the complete lines from the stored offset on; a line without its newline waits. Lock held. */
+/* Carry out the complete lines from the stored offset on; a line without its newline waits. Lock
+ * held. */
 static void
 run_new_lines(const char *path, const char *log_path)
 {
 	char *text = inventory_read_file(path);
 	FILE *log = text != NULL ? fopen(log_path, "ae") : NULL;
-	char *at = text != NULL && strlen(text) >= region()->control_offset ? text + region()->control_offset : NULL;
-	for (char *end = at != NULL ? strchr(at, '\n') : NULL; end != NULL; at = end + 1, end = strchr(at, '\n')) {
+	char *at = text != NULL && strlen(text) >= region()->control_offset
+		       ? text + region()->control_offset
+		       : NULL;
+	for (char *end = at != NULL ? strchr(at, '\n') : NULL; end != NULL;
+	     at = end + 1, end = strchr(at, '\n')) {
 		char reason[200];
 		*end = '\0';
 		region()->control_lines++;
 		region()->control_offset = (uint64_t)(end + 1 - text);
 		bool ok = control_apply(at, reason, sizeof reason);
 		if (log != NULL) {
-			fprintf(log, ok ? "ok %llu\n" : "bad %llu: %s\n", (unsigned long long)region()->control_lines, reason);
+			fprintf(log, ok ? "ok %llu\n" : "bad %llu: %s\n",
+				(unsigned long long)region()->control_lines, reason);
 		}
 	}
 	if (log != NULL) {
@@ -360,16 +379,19 @@ control_poll(void)
 	char log_path[PATH_MAX];
 	struct stat info;
 	int fits = snprintf(path, sizeof path, "%.*s/control", PATH_MAX - 16, region_directory());
-	fits += snprintf(log_path, sizeof log_path, "%.*s/control.log", PATH_MAX - 16, region_directory());
+	fits += snprintf(log_path, sizeof log_path, "%.*s/control.log", PATH_MAX - 16,
+			 region_directory());
 	if (fits <= 0 || stat(path, &info) != 0) {
 		return;
 	}
-	bool fresh = info.st_ino != region()->control_inode || (uint64_t)info.st_size < region()->control_offset;
+	bool fresh = info.st_ino != region()->control_inode ||
+		     (uint64_t)info.st_size < region()->control_offset;
 	if (!fresh && (uint64_t)info.st_size == region()->control_offset) {
 		return;
 	}
 	region_lock();
-	if (info.st_ino != region()->control_inode || (uint64_t)info.st_size < region()->control_offset) {
+	if (info.st_ino != region()->control_inode ||
+	    (uint64_t)info.st_size < region()->control_offset) {
 		region()->control_inode = info.st_ino;
 		region()->control_offset = 0;
 	}

@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 void
-events_post(uint32_t card, uint64_t type, uint64_t data, uint32_t gpu_instance, uint32_t compute_instance)
+events_post(uint32_t card, uint64_t type, uint64_t data, uint32_t gpu_instance,
+	    uint32_t compute_instance)
 {
 	struct region *r = region();
 	uint32_t next = atomic_load(&r->event_next);
@@ -26,6 +27,7 @@ events_post(uint32_t card, uint64_t type, uint64_t data, uint32_t gpu_instance, 
 void
 events_sleep(uint32_t seen, uint32_t milliseconds)
 {
-	struct timespec limit = {.tv_sec = milliseconds / 1000, .tv_nsec = (long)(milliseconds % 1000) * 1000000};
+	struct timespec limit = {.tv_sec = milliseconds / 1000,
+				 .tv_nsec = (long)(milliseconds % 1000) * 1000000};
 	syscall(SYS_futex, &region()->event_next, FUTEX_WAIT, seen, &limit, NULL, 0);
 }

@@ -16,7 +16,8 @@ enum event_type {
 };
 
 /* Lock held. */
-void events_post(uint32_t card, uint64_t type, uint64_t data, uint32_t gpu_instance, uint32_t compute_instance);
+void events_post(uint32_t card, uint64_t type, uint64_t data, uint32_t gpu_instance,
+		 uint32_t compute_instance);
 /* Sleep until another event than `seen` is there, or the time is over. */
 void events_sleep(uint32_t seen, uint32_t milliseconds);
 

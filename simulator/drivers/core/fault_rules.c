@@ -41,7 +41,8 @@ split(char *copy, char **words)
 {
 	unsigned count = 0;
 	char *rest = NULL;
-	for (char *w = strtok_r(copy, " \t", &rest); w != NULL && count < MAX_WORDS; w = strtok_r(NULL, " \t", &rest)) {
+	for (char *w = strtok_r(copy, " \t", &rest); w != NULL && count < MAX_WORDS;
+	     w = strtok_r(NULL, " \t", &rest)) {
 		words[count++] = w;
 	}
 	return count;
@@ -84,7 +85,8 @@ fault_parse(const char *line, struct fault *out, char *reason, unsigned reason_s
 	free(copy);
 	if (!ok) {
 		snprintf(reason, reason_size,
-		         "want: fail SYMBOL CODE | slow SYMBOL MICROSECONDS | kill SYMBOL | kill-after SYMBOL, then [card N] [after N] [times N]");
+			 "want: fail SYMBOL CODE | slow SYMBOL MICROSECONDS | kill SYMBOL | "
+			 "kill-after SYMBOL, then [card N] [after N] [times N]");
 	}
 	return ok;
 }

@@ -24,13 +24,15 @@ faults_in_environment(void)
 	const char *text = getenv("GPUSLICE_FAKE_FAULTS");
 	char *copy = text != NULL ? strdup(text) : NULL;
 	char *rest = NULL;
-	for (char *line = copy != NULL ? strtok_r(copy, ";", &rest) : NULL; line != NULL; line = strtok_r(NULL, ";", &rest)) {
+	for (char *line = copy != NULL ? strtok_r(copy, ";", &rest) : NULL; line != NULL;
+	     line = strtok_r(NULL, ";", &rest)) {
 		struct fault fault;
 		char reason[160] = "not a fail, slow or kill directive";
 		if (fault_parse(line, &fault, reason, sizeof reason) && fault_add(own, &fault)) {
 			own_any = true;
 		} else if (strspn(line, " ") != strlen(line)) {
-			fprintf(stderr, "gpuslice fake driver: GPUSLICE_FAKE_FAULTS: '%s': %s\n", line, reason);
+			fprintf(stderr, "gpuslice fake driver: GPUSLICE_FAKE_FAULTS: '%s': %s\n",
+				line, reason);
 		}
 	}
 	free(copy);
@@ -40,7 +42,8 @@ faults_in_environment(void)
 static void
 wait_us(uint64_t us)
 {
-	struct timespec pause = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
+	struct timespec pause = {.tv_sec = (time_t)(us / 1000000),
+				 .tv_nsec = (long)(us % 1000000) * 1000};
 	while (nanosleep(&pause, &pause) != 0) {
 	}
 }
@@ -64,8 +67,10 @@ strike_all(struct fault *faults, const char *symbol, int32_t card)
 {
 	for (unsigned i = 0; i < MAX_FAULTS; i++) {
 		struct fault *fault = &faults[i];
-		bool kind = fault->kind == FAULT_FAIL || fault->kind == FAULT_SLOW || fault->kind == FAULT_KILL;
-		if (!kind || fault->card != card || !fault_matches(fault, symbol) || !strikes(fault)) {
+		bool kind = fault->kind == FAULT_FAIL || fault->kind == FAULT_SLOW ||
+			    fault->kind == FAULT_KILL;
+		if (!kind || fault->card != card || !fault_matches(fault, symbol) ||
+		    !strikes(fault)) {
 			continue;
 		}
 		if (fault->kind == FAULT_KILL) {

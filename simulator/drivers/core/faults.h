@@ -1,5 +1,5 @@
-/* Injected failures, delays and kills: from the environment of one process (GPUSLICE_FAKE_FAULTS, directives
- * separated by ';') and for the whole node from lines appended to <state>/control.
+/* Injected failures, delays and kills: from the environment of one process (GPUSLICE_FAKE_FAULTS,
+ * directives separated by ';') and for the whole node from lines appended to <state>/control.
  * docs/reference/inventory.md describes the directives. */
 #ifndef GPUSLICE_FAKE_FAULTS_H
 #define GPUSLICE_FAKE_FAULTS_H

@@ -19,8 +19,8 @@ uuid_from_text(const char *prefix, const char *text, char out[UUID_SIZE])
 	uint64_t high = fnv1a(text, 0xcbf29ce484222325ULL);
 	uint64_t low = fnv1a(text, high ^ 0x9e3779b97f4a7c15ULL);
 	snprintf(out, UUID_SIZE, "%s%08x-%04x-%04x-%04x-%012llx", prefix, (unsigned)(high >> 32),
-	         (unsigned)(high >> 16) & 0xffffU, (unsigned)high & 0xffffU, (unsigned)(low >> 48),
-	         (unsigned long long)(low & 0xffffffffffffULL));
+		 (unsigned)(high >> 16) & 0xffffU, (unsigned)high & 0xffffU, (unsigned)(low >> 48),
+		 (unsigned long long)(low & 0xffffffffffffULL));
 }
 
 const struct card_model *
@@ -73,7 +73,8 @@ starts_free(const struct card *card, uint32_t start, uint32_t slices)
 			continue;
 		}
 		const struct mig_profile *other = mig_profile_of(&card->mig[i]);
-		if (start < card->mig[i].start + other->memory_slices && card->mig[i].start < start + slices) {
+		if (start < card->mig[i].start + other->memory_slices &&
+		    card->mig[i].start < start + slices) {
 			return false;
 		}
 	}
@@ -119,9 +120,11 @@ place_instance(struct card *card, uint32_t profile_index, const char *uuid)
 			if (slot->live) {
 				continue;
 			}
-			*slot = (struct mig_instance){.live = true, .profile = profile_index, .start = profile->starts[s]};
+			*slot = (struct mig_instance){
+			    .live = true, .profile = profile_index, .start = profile->starts[s]};
 			char text[128];
-			snprintf(text, sizeof text, "%s/%s/%u", card->uuid, profile->name, profile->starts[s]);
+			snprintf(text, sizeof text, "%s/%s/%u", card->uuid, profile->name,
+				 profile->starts[s]);
 			uuid_from_text("MIG-", text, slot->uuid);
 			if (uuid != NULL && *uuid != '\0') {
 				snprintf(slot->uuid, sizeof slot->uuid, "%s", uuid);
@@ -137,7 +140,8 @@ card_add_instance(struct card *card, const char *profile, const char *uuid)
 {
 	for (uint32_t i = 0; i < mig_profile_count; i++) {
 		const struct mig_profile *known = &mig_profiles[i];
-		if (strcmp(known->family, card_model(card)->mig) == 0 && strcmp(known->name, profile) == 0) {
+		if (strcmp(known->family, card_model(card)->mig) == 0 &&
+		    strcmp(known->name, profile) == 0) {
 			return place_instance(card, i, uuid);
 		}
 	}

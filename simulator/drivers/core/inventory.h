@@ -46,7 +46,13 @@ struct card {
 };
 
 /* How two cards reach each other over PCIe, as NVML numbers it. */
-enum pcie_level { PCIE_SINGLE = 10, PCIE_MULTIPLE = 20, PCIE_HOST = 30, PCIE_NODE = 40, PCIE_SYSTEM = 50 };
+enum pcie_level {
+	PCIE_SINGLE = 10,
+	PCIE_MULTIPLE = 20,
+	PCIE_HOST = 30,
+	PCIE_NODE = 40,
+	PCIE_SYSTEM = 50
+};
 
 enum sharing { SHARING_TIMESLICE, SHARING_MPS };
 
@@ -63,8 +69,8 @@ struct inventory {
 	uint64_t granularity_bytes; /* unit of physical memory */
 	enum sharing sharing;
 	uint64_t quantum_ns;
-	uint64_t sample_ns;      /* NVML utilisation sample */
-	uint64_t lag_ns;         /* age a sample must have before NVML shows it */
+	uint64_t sample_ns; /* NVML utilisation sample */
+	uint64_t lag_ns;    /* age a sample must have before NVML shows it */
 	bool process_utilization;
 	bool pids_in_container; /* NVML answers with the pid of the process's own namespace */
 	uint64_t kernel_ns;     /* kernels whose name says nothing */
@@ -81,7 +87,8 @@ char *inventory_read_file(const char *path);
 const struct card_model *card_model(const struct card *card);
 const struct mig_profile *mig_profile_of(const struct mig_instance *instance);
 
-/* Place a profile on a card: the lowest free allowed start. Returns the GPU instance index or -1. */
+/* Place a profile on a card: the lowest free allowed start. Returns the GPU instance index or -1.
+ */
 int card_add_instance(struct card *card, const char *profile, const char *uuid);
 
 /* "GPU-xxxxxxxx-…" from a text, the same in Python (simulator/inventory.py). */

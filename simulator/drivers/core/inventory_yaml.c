@@ -55,7 +55,8 @@ only_keys(struct reader *r, const struct yaml_node *map, const char *const *know
 }
 
 static uint64_t
-number(struct reader *r, const struct yaml_node *map, const char *key, uint64_t fallback, uint64_t most)
+number(struct reader *r, const struct yaml_node *map, const char *key, uint64_t fallback,
+       uint64_t most)
 {
 	const struct yaml_node *n = yaml_get(map, key);
 	if (n == NULL) {
@@ -64,17 +65,19 @@ number(struct reader *r, const struct yaml_node *map, const char *key, uint64_t 
 	char *end = NULL;
 	errno = 0;
 	unsigned long long value = n->kind == YAML_SCALAR ? strtoull(n->text, &end, 10) : 0;
-	bool digits = n->kind == YAML_SCALAR && n->text[0] >= '0' && n->text[0] <= '9' && *end == '\0';
+	bool digits =
+	    n->kind == YAML_SCALAR && n->text[0] >= '0' && n->text[0] <= '9' && *end == '\0';
 	if (!digits || errno != 0 || value > most) {
-		fail(r, n, "%s: '%s' is not a whole number from 0 to %llu", key, n->kind == YAML_SCALAR ? n->text : "…",
-		     (unsigned long long)most);
+		fail(r, n, "%s: '%s' is not a whole number from 0 to %llu", key,
+		     n->kind == YAML_SCALAR ? n->text : "…", (unsigned long long)most);
 		return fallback;
 	}
 	return value;
 }
 
 static const char *
-text_of(struct reader *r, const struct yaml_node *map, const char *key, const char *fallback, size_t room)
+text_of(struct reader *r, const struct yaml_node *map, const char *key, const char *fallback,
+	size_t room)
 {
 	const struct yaml_node *n = yaml_get(map, key);
 	if (n == NULL) {
@@ -107,11 +110,14 @@ read_mig(struct reader *r, const struct yaml_node *mig, struct card *card)
 		return;
 	}
 	for (const struct yaml_node *n = mig->child; n != NULL && !r->failed; n = n->next) {
-		const char *profile = n->kind == YAML_SCALAR ? n->text : text_of(r, n, "profile", "", 24);
+		const char *profile =
+		    n->kind == YAML_SCALAR ? n->text : text_of(r, n, "profile", "", 24);
 		const char *uuid = n->kind == YAML_MAP ? text_of(r, n, "uuid", "", UUID_SIZE) : "";
 		if (card_add_instance(card, profile, uuid) < 0) {
-			fail(r, n, "mig: profile '%s' is unknown for %s or does not fit beside the ones before", profile,
-			     card_model(card)->model);
+			fail(r, n,
+			     "mig: profile '%s' is unknown for %s or does not fit beside the ones "
+			     "before",
+			     profile, card_model(card)->model);
 		}
 	}
 }
@@ -158,13 +164,16 @@ read_bus(struct reader *r, const struct yaml_node *node, struct card *card, unsi
 	unsigned bus = 0;
 	unsigned device = 0;
 	int used = 0;
-	if (sscanf(text, "%x:%x:%x.0%n", &domain, &bus, &device, &used) != 3 || text[used] != '\0' || bus > 255 || device > 31) {
-		fail(r, yaml_get(node, "bus"), "bus: '%s' is not DOMAIN:BUS:DEVICE.0 in hexadecimal", text);
+	if (sscanf(text, "%x:%x:%x.0%n", &domain, &bus, &device, &used) != 3 ||
+	    text[used] != '\0' || bus > 255 || device > 31) {
+		fail(r, yaml_get(node, "bus"),
+		     "bus: '%s' is not DOMAIN:BUS:DEVICE.0 in hexadecimal", text);
 	}
 	card->pci_domain = domain;
 	card->pci_bus = bus;
 	card->pci_device = device;
-	snprintf(card->bus, sizeof card->bus, "%08X:%02X:%02X.0", domain & 0xffffffffU, bus & 0xffU, device & 0x1fU);
+	snprintf(card->bus, sizeof card->bus, "%08X:%02X:%02X.0", domain & 0xffffffffU, bus & 0xffU,
+		 device & 0x1fU);
 }
 
 static void
@@ -178,11 +187,13 @@ read_identity(struct reader *r, const struct yaml_node *node, struct card *card,
 		fail(r, yaml_get(node, "uuid"), "uuid: '%s' must start with GPU-", uuid);
 	}
 	memmove(card->uuid, uuid, strlen(uuid) + 1);
-	snprintf(card->serial, sizeof card->serial, "%s", text_of(r, node, "serial", "", sizeof card->serial));
+	snprintf(card->serial, sizeof card->serial, "%s",
+		 text_of(r, node, "serial", "", sizeof card->serial));
 	if (card->serial[0] == '\0') {
 		snprintf(card->serial, sizeof card->serial, "13%011u", index + 1);
 	}
-	snprintf(card->name, sizeof card->name, "%s", text_of(r, node, "name", card_model(card)->name, sizeof card->name));
+	snprintf(card->name, sizeof card->name, "%s",
+		 text_of(r, node, "name", card_model(card)->name, sizeof card->name));
 	card->minor = (uint32_t)number(r, node, "minor", index, 255);
 	read_bus(r, node, card, index);
 }
@@ -213,18 +224,23 @@ read_card(struct reader *r, const struct yaml_node *node, struct card *card, uns
 static void
 read_card_entry(struct reader *r, const struct yaml_node *n)
 {
-	static const char *const keys[] = {"model", "count",       "uuid",    "index", "name", "memoryMiB", "reservedMiB", "numa", "bus",
-	                                   "mig",   "ecc",         "serial",  "minor", "smCount", "processes", NULL};
+	static const char *const keys[] = {
+	    "model", "count", "uuid", "index",  "name",  "memoryMiB", "reservedMiB", "numa",
+	    "bus",   "mig",   "ecc",  "serial", "minor", "smCount",   "processes",   NULL};
 	only_keys(r, n, keys);
 	const char *model = text_of(r, n, "model", "", 64);
 	int which = find_model(model);
 	if (which < 0) {
-		fail(r, n, "model '%s' is unknown; docs/reference/inventory.md lists the models", model);
+		fail(r, n, "model '%s' is unknown; docs/reference/inventory.md lists the models",
+		     model);
 		return;
 	}
 	uint64_t count = number(r, n, "count", 1, MAX_CARDS);
-	if (count != 1 && (yaml_get(n, "uuid") != NULL || yaml_get(n, "bus") != NULL || yaml_get(n, "index") != NULL)) {
-		fail(r, n, "uuid, bus and index name one card: leave out count, or give every card its own entry");
+	if (count != 1 && (yaml_get(n, "uuid") != NULL || yaml_get(n, "bus") != NULL ||
+			   yaml_get(n, "index") != NULL)) {
+		fail(r, n,
+		     "uuid, bus and index name one card: leave out count, or give every card its "
+		     "own entry");
 		return;
 	}
 	for (uint64_t i = 0; i < count && !r->failed; i++) {
@@ -234,7 +250,9 @@ read_card_entry(struct reader *r, const struct yaml_node *n)
 		}
 		unsigned index = r->out->card_count++;
 		if (number(r, n, "index", index, MAX_CARDS) != index) {
-			fail(r, n, "index must count up from 0 in the order of the file (expected %u)", index);
+			fail(r, n,
+			     "index must count up from 0 in the order of the file (expected %u)",
+			     index);
 		}
 		r->out->cards[index].model = (uint32_t)which;
 		read_card(r, n, &r->out->cards[index], index);
@@ -247,10 +265,12 @@ check_distinct(struct reader *r, const struct yaml_node *list)
 	for (unsigned a = 0; a < r->out->card_count; a++) {
 		for (unsigned b = 0; b < a; b++) {
 			if (strcmp(r->out->cards[a].uuid, r->out->cards[b].uuid) == 0) {
-				fail(r, list, "cards %u and %u have the same uuid %s", b, a, r->out->cards[a].uuid);
+				fail(r, list, "cards %u and %u have the same uuid %s", b, a,
+				     r->out->cards[a].uuid);
 			}
 			if (strcmp(r->out->cards[a].bus, r->out->cards[b].bus) == 0) {
-				fail(r, list, "cards %u and %u have the same bus %s", b, a, r->out->cards[a].bus);
+				fail(r, list, "cards %u and %u have the same bus %s", b, a,
+				     r->out->cards[a].bus);
 			}
 		}
 	}
@@ -262,7 +282,8 @@ read_cards(struct reader *r, const struct yaml_node *root)
 	const struct yaml_node *list = yaml_get(root, "cards");
 	if (list == NULL || list->kind != YAML_LIST) {
 		if (list == NULL || list->kind != YAML_SCALAR || list->text[0] != '\0') {
-			fail(r, list != NULL ? list : root, "cards must be a list (may be empty: [])");
+			fail(r, list != NULL ? list : root,
+			     "cards must be a list (may be empty: [])");
 		}
 		return;
 	}
@@ -272,7 +293,8 @@ read_cards(struct reader *r, const struct yaml_node *root)
 	for (unsigned i = 0; i < r->out->card_count; i++) {
 		struct card *card = &r->out->cards[i];
 		if (card->numa == UINT16_MAX) {
-			card->numa = r->out->card_count >= 4 ? (int)(i * 2 / r->out->card_count) : 0;
+			card->numa =
+			    r->out->card_count >= 4 ? (int)(i * 2 / r->out->card_count) : 0;
 		}
 	}
 	check_distinct(r, list);
@@ -285,7 +307,11 @@ read_cell(struct reader *r, const struct yaml_node *cell, unsigned a, unsigned b
 	static const struct {
 		const char *name;
 		uint8_t level;
-	} levels[] = {{"PIX", PCIE_SINGLE}, {"PXB", PCIE_MULTIPLE}, {"PHB", PCIE_HOST}, {"NODE", PCIE_NODE}, {"SYS", PCIE_SYSTEM}};
+	} levels[] = {{"PIX", PCIE_SINGLE},
+		      {"PXB", PCIE_MULTIPLE},
+		      {"PHB", PCIE_HOST},
+		      {"NODE", PCIE_NODE},
+		      {"SYS", PCIE_SYSTEM}};
 	if (a == b || cell->kind != YAML_SCALAR) {
 		return;
 	}
@@ -310,15 +336,18 @@ static void
 read_matrix(struct reader *r, const struct yaml_node *matrix)
 {
 	unsigned a = 0;
-	for (const struct yaml_node *row = matrix->child; row != NULL && !r->failed; row = row->next, a++) {
+	for (const struct yaml_node *row = matrix->child; row != NULL && !r->failed;
+	     row = row->next, a++) {
 		unsigned b = 0;
-		for (const struct yaml_node *cell = row->child; cell != NULL && b < r->out->card_count; cell = cell->next, b++) {
+		for (const struct yaml_node *cell = row->child;
+		     cell != NULL && b < r->out->card_count; cell = cell->next, b++) {
 			if (a < r->out->card_count) {
 				read_cell(r, cell, a, b);
 			}
 		}
 		if (b != r->out->card_count) {
-			fail(r, row, "links: row %u has not one cell for each of the %u cards", a, r->out->card_count);
+			fail(r, row, "links: row %u has not one cell for each of the %u cards", a,
+			     r->out->card_count);
 		}
 	}
 	if (a != r->out->card_count) {
@@ -333,7 +362,8 @@ read_links(struct reader *r, const struct yaml_node *root)
 	const struct yaml_node *links = yaml_get(root, "links");
 	for (unsigned a = 0; a < out->card_count; a++) {
 		for (unsigned b = 0; b < out->card_count; b++) {
-			out->pcie[a][b] = out->cards[a].numa == out->cards[b].numa ? PCIE_NODE : PCIE_SYSTEM;
+			out->pcie[a][b] =
+			    out->cards[a].numa == out->cards[b].numa ? PCIE_NODE : PCIE_SYSTEM;
 		}
 	}
 	if (links == NULL) {
@@ -353,7 +383,8 @@ read_links(struct reader *r, const struct yaml_node *root)
 	for (unsigned a = 0; a < out->card_count; a++) {
 		for (unsigned b = 0; b < out->card_count; b++) {
 			bool linked = a != b && (all || (pairs && a / 2 == b / 2));
-			out->nvlinks[a][b] = linked ? (uint8_t)card_model(&out->cards[a])->nvlinks : 0;
+			out->nvlinks[a][b] =
+			    linked ? (uint8_t)card_model(&out->cards[a])->nvlinks : 0;
 		}
 	}
 }
@@ -361,7 +392,8 @@ read_links(struct reader *r, const struct yaml_node *root)
 static void
 read_behaviour(struct reader *r, const struct yaml_node *root)
 {
-	static const char *const nvml_keys[] = {"samplePeriodMs", "lagMs", "pids", "processUtilization", NULL};
+	static const char *const nvml_keys[] = {"samplePeriodMs", "lagMs", "pids",
+						"processUtilization", NULL};
 	static const char *const kernel_keys[] = {"defaultMicroseconds", "blockNanoseconds", NULL};
 	struct inventory *out = r->out;
 	out->context_bytes = number(r, root, "contextMiB", 300, 1U << 20) * MIB;
@@ -397,16 +429,30 @@ read_behaviour(struct reader *r, const struct yaml_node *root)
 static void
 read_node(struct reader *r, const struct yaml_node *root)
 {
-	static const char *const keys[] = {"name",    "driver",  "cuda", "cards",  "links", "contextMiB", "granularityKiB",
-	                                   "sharing", "quantumMicroseconds", "nvml", "kernel", "labels", NULL};
+	static const char *const keys[] = {"name",
+					   "driver",
+					   "cuda",
+					   "cards",
+					   "links",
+					   "contextMiB",
+					   "granularityKiB",
+					   "sharing",
+					   "quantumMicroseconds",
+					   "nvml",
+					   "kernel",
+					   "labels",
+					   NULL};
 	only_keys(r, root, keys);
 	struct inventory *out = r->out;
-	snprintf(out->name, sizeof out->name, "%s", text_of(r, root, "name", "node", sizeof out->name));
-	snprintf(out->driver, sizeof out->driver, "%s", text_of(r, root, "driver", "580.65.06", sizeof out->driver));
+	snprintf(out->name, sizeof out->name, "%s",
+		 text_of(r, root, "name", "node", sizeof out->name));
+	snprintf(out->driver, sizeof out->driver, "%s",
+		 text_of(r, root, "driver", "580.65.06", sizeof out->driver));
 	const char *cuda = text_of(r, root, "cuda", "13.0", 16);
 	int major = 0;
 	int minor = 0;
-	if (sscanf(cuda, "%d.%d", &major, &minor) != 2 || major < 10 || major > 20 || minor < 0 || minor > 9) {
+	if (sscanf(cuda, "%d.%d", &major, &minor) != 2 || major < 10 || major > 20 || minor < 0 ||
+	    minor > 9) {
 		fail(r, yaml_get(root, "cuda"), "cuda: '%s' is not MAJOR.MINOR such as 13.0", cuda);
 	}
 	out->cuda_version = major * 1000 + minor * 10;

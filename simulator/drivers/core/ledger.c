@@ -24,7 +24,8 @@ uint64_t
 domain_total(uint32_t domain)
 {
 	const struct mig_instance *instance = instance_of(domain);
-	return instance == NULL ? card_of(domain)->memory_bytes : mig_profile_of(instance)->memory_mib * MIB;
+	return instance == NULL ? card_of(domain)->memory_bytes
+				: mig_profile_of(instance)->memory_mib * MIB;
 }
 
 static uint64_t

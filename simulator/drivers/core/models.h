@@ -12,8 +12,8 @@ struct card_model {
 	uint32_t sm_count;
 	uint32_t threads_per_sm;
 	uint32_t clock_mhz, memory_clock_mhz;
-	uint32_t bus_width;  /* bits */
-	uint32_t pci_device; /* PCI device id, vendor 0x10DE implied */
+	uint32_t bus_width;   /* bits */
+	uint32_t pci_device;  /* PCI device id, vendor 0x10DE implied */
 	uint32_t arch, brand; /* NVML codes */
 	uint32_t power_w;
 	uint32_t nvlinks, nvlink_version;

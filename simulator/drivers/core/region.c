@@ -21,8 +21,9 @@
 #endif
 
 static const uint64_t MAGIC = 0x677570736c696365ULL + 4; /* + layout version */
-static const off_t LIFE_BYTES = (off_t)1 << 40; /* OFD locks: one byte a slot */
-static const off_t PID_BYTES = (off_t)1 << 41;  /* POSIX locks: tell an observer the pid in its namespace */
+static const off_t LIFE_BYTES = (off_t)1 << 40;          /* OFD locks: one byte a slot */
+static const off_t PID_BYTES = (off_t)1
+			       << 41; /* POSIX locks: tell an observer the pid in its namespace */
 static const uint32_t WAITERS = 0x80000000U;
 
 static struct region *mapped;
@@ -78,7 +79,8 @@ futex(_Atomic uint32_t *word, int operation, uint32_t value, const struct timesp
 static int
 byte_lock(int command, off_t byte, struct flock *lock)
 {
-	*lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+	*lock =
+	    (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
 	return fcntl(region_fd, command, lock);
 }
 
@@ -89,7 +91,8 @@ client_alive(uint32_t which)
 	if (which == slot) {
 		return true;
 	}
-	return byte_lock(F_OFD_GETLK, LIFE_BYTES + (off_t)which, &lock) == 0 && lock.l_type != F_UNLCK;
+	return byte_lock(F_OFD_GETLK, LIFE_BYTES + (off_t)which, &lock) == 0 &&
+	       lock.l_type != F_UNLCK;
 }
 
 pid_t
@@ -102,7 +105,9 @@ client_visible_pid(uint32_t which)
 	if (byte_lock(F_GETLK, PID_BYTES + (off_t)which, &lock) == 0 && lock.l_type != F_UNLCK) {
 		return lock.l_pid > 0 ? lock.l_pid : 0;
 	}
-	return mapped->clients[which].pid_namespace == region_self()->pid_namespace ? mapped->clients[which].pid : 0;
+	return mapped->clients[which].pid_namespace == region_self()->pid_namespace
+		   ? mapped->clients[which].pid
+		   : 0;
 }
 
 void
@@ -119,7 +124,8 @@ region_repair(void)
 		}
 		for (uint32_t h = 0; h < client->holding_count; h++) {
 			for (unsigned k = 0; k < KIND_COUNT; k++) {
-				r->domains[client->holdings[h].domain].used_bytes += client->holdings[h].bytes[k];
+				r->domains[client->holdings[h].domain].used_bytes +=
+				    client->holdings[h].bytes[k];
 			}
 		}
 	}
@@ -153,7 +159,8 @@ forget_client(uint32_t which)
 		}
 	}
 	for (unsigned p = 0; p < MAX_PARTICIPANTS; p++) {
-		if (r->participants[p].state != PARTICIPANT_NONE && r->participants[p].client == which) {
+		if (r->participants[p].state != PARTICIPANT_NONE &&
+		    r->participants[p].client == which) {
 			r->participants[p].state = PARTICIPANT_NONE;
 		}
 	}
@@ -188,14 +195,18 @@ region_lock(void)
 			continue;
 		}
 		uint32_t holder = expected & ~WAITERS;
-		if ((expected & WAITERS) == 0 && !atomic_compare_exchange_weak(word, &expected, expected | WAITERS)) {
+		if ((expected & WAITERS) == 0 &&
+		    !atomic_compare_exchange_weak(word, &expected, expected | WAITERS)) {
 			expected = 0;
 			continue;
 		}
 		long woke = futex(word, FUTEX_WAIT, holder | WAITERS, &patience);
-		mine = (slot + 1) | WAITERS; /* others may still sleep: keep the mark, a spare wake is harmless */
+		mine =
+		    (slot + 1) |
+		    WAITERS; /* others may still sleep: keep the mark, a spare wake is harmless */
 		expected = 0;
-		if (woke != 0 && errno == ETIMEDOUT && holder != slot + 1 && !client_alive(holder - 1)) {
+		if (woke != 0 && errno == ETIMEDOUT && holder != slot + 1 &&
+		    !client_alive(holder - 1)) {
 			uint32_t dead = holder | WAITERS;
 			if (atomic_compare_exchange_strong(word, &dead, mine)) {
 				mapped->repairs++;
@@ -238,7 +249,8 @@ own_start_ticks(void)
 {
 	char *text = inventory_read_file("/proc/self/stat");
 	uint64_t ticks = 0;
-	char *at = text != NULL ? strrchr(text, ')') : NULL; /* the command may hold spaces and parentheses */
+	char *at = text != NULL ? strrchr(text, ')')
+				: NULL; /* the command may hold spaces and parentheses */
 	for (int field = 2; at != NULL && field < 22; field++) {
 		at = strchr(at + 1, ' ');
 	}
@@ -267,7 +279,8 @@ open_region(void)
 	snprintf(path, sizeof path, "%.*s/region", (int)sizeof path - 16, directory);
 	region_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 	if (region_fd < 0) {
-		snprintf(problem, sizeof problem, "GPUSLICE_FAKE_STATE: %.200s: %s", path, strerror(errno));
+		snprintf(problem, sizeof problem, "GPUSLICE_FAKE_STATE: %.200s: %s", path,
+			 strerror(errno));
 		return false;
 	}
 	fchmod(region_fd, 0666);
@@ -292,7 +305,8 @@ fill_region(const char *text, uint64_t hash)
 	static struct inventory parsed;
 	char error[256];
 	if (!inventory_parse(text, &parsed, error, sizeof error)) {
-		snprintf(problem, sizeof problem, "GPUSLICE_FAKE_INVENTORY: %.200s: %s", getenv("GPUSLICE_FAKE_INVENTORY"), error);
+		snprintf(problem, sizeof problem, "GPUSLICE_FAKE_INVENTORY: %.200s: %s",
+			 getenv("GPUSLICE_FAKE_INVENTORY"), error);
 		return false;
 	}
 	memset(r, 0, offsetof(struct region, domains));
@@ -334,17 +348,20 @@ prepare_region(void)
 	}
 	char *text = inventory_read_file(path);
 	if (text == NULL) {
-		snprintf(problem, sizeof problem, "GPUSLICE_FAKE_INVENTORY: %.200s: %s", path, strerror(errno));
+		snprintf(problem, sizeof problem, "GPUSLICE_FAKE_INVENTORY: %.200s: %s", path,
+			 strerror(errno));
 		return false;
 	}
 	uint64_t hash = hash_text(text);
-	bool usable = mapped->magic == MAGIC && mapped->size == sizeof *mapped && mapped->ready != 0;
+	bool usable =
+	    mapped->magic == MAGIC && mapped->size == sizeof *mapped && mapped->ready != 0;
 	bool same = usable && mapped->inventory_hash == hash && mapped->boot_hash == boot_hash();
 	bool ok = same;
 	if (!same && usable && somebody_lives()) {
 		snprintf(problem, sizeof problem,
-		         "GPUSLICE_FAKE_INVENTORY: %.200s differs from the inventory that running processes use in %.200s",
-		         path, directory);
+			 "GPUSLICE_FAKE_INVENTORY: %.200s differs from the inventory that running "
+			 "processes use in %.200s",
+			 path, directory);
 	} else if (!same) {
 		ok = fill_region(text, hash);
 	}
@@ -361,10 +378,12 @@ map_region(void)
 	}
 	bool ok = true;
 	if (info.st_size != (off_t)sizeof(struct region)) {
-		ok = ftruncate(region_fd, 0) == 0 && ftruncate(region_fd, (off_t)sizeof(struct region)) == 0;
+		ok = ftruncate(region_fd, 0) == 0 &&
+		     ftruncate(region_fd, (off_t)sizeof(struct region)) == 0;
 	}
 	if (ok) {
-		void *at = mmap(NULL, sizeof(struct region), PROT_READ | PROT_WRITE, MAP_SHARED, region_fd, 0);
+		void *at = mmap(NULL, sizeof(struct region), PROT_READ | PROT_WRITE, MAP_SHARED,
+				region_fd, 0);
 		ok = at != MAP_FAILED;
 		mapped = ok ? at : NULL;
 	}
@@ -384,8 +403,10 @@ take_slot(enum client_kind kind)
 {
 	struct flock lock;
 	for (uint32_t i = 0; i < MAX_CLIENTS * 2; i++) {
-		uint32_t c = i % MAX_CLIENTS; /* first round: free slots; second: those of the dead */
-		if ((i < MAX_CLIENTS && mapped->clients[c].kind != CLIENT_NONE) || byte_lock(F_OFD_SETLK, LIFE_BYTES + (off_t)c, &lock) != 0) {
+		uint32_t c =
+		    i % MAX_CLIENTS; /* first round: free slots; second: those of the dead */
+		if ((i < MAX_CLIENTS && mapped->clients[c].kind != CLIENT_NONE) ||
+		    byte_lock(F_OFD_SETLK, LIFE_BYTES + (off_t)c, &lock) != 0) {
 			continue;
 		}
 		byte_lock(F_SETLK, PID_BYTES + (off_t)c, &lock);
@@ -405,7 +426,8 @@ take_slot(enum client_kind kind)
 		region_unlock();
 		return true;
 	}
-	snprintf(problem, sizeof problem, "all %d process slots of %.200s are taken", MAX_CLIENTS, directory);
+	snprintf(problem, sizeof problem, "all %d process slots of %.200s are taken", MAX_CLIENTS,
+		 directory);
 	return false;
 }
 
@@ -444,7 +466,8 @@ region_attach(enum client_kind kind)
 		ok = open_region() && map_region() && take_slot(kind);
 		if (!ok) {
 			if (problem[0] == '\0') {
-				snprintf(problem, sizeof problem, "state of the fake node: %s", strerror(errno));
+				snprintf(problem, sizeof problem, "state of the fake node: %s",
+					 strerror(errno));
 			}
 			if (region_fd >= 0) {
 				close(region_fd);

@@ -4,7 +4,8 @@
  * Locking: `lock` guards everything but the atomics. Its holder is a client slot, not a thread id,
  * so that processes of different pid namespaces agree; a waiter that finds the holder dead takes
  * the lock over and calls region_repair(). A slot's life is an OFD lock on one byte of the file,
- * which the kernel drops when the process dies. After fork() the child has no slot until it attaches.
+ * which the kernel drops when the process dies. After fork() the child has no slot until it
+ * attaches.
  */
 #ifndef GPUSLICE_FAKE_REGION_H
 #define GPUSLICE_FAKE_REGION_H
@@ -44,7 +45,8 @@ enum memory_kind {
 /* Work of one process on one domain, in nanoseconds of the device's own time. */
 struct work_queue {
 	uint64_t submitted_ns; /* all work ever queued */
-	uint64_t served_ns;    /* all work ever done; an event at position p is complete when served_ns >= p */
+	uint64_t served_ns; /* all work ever done; an event at position p is complete when served_ns
+			       >= p */
 	uint64_t sample_busy_ns;
 	struct {
 		uint64_t end_us;
@@ -58,7 +60,7 @@ struct holding {
 	bool used;
 	uint32_t domain;
 	uint64_t bytes[KIND_COUNT]; /* physical */
-	uint64_t requested;         /* what the program asked for, all kinds but contexts and modules */
+	uint64_t requested; /* what the program asked for, all kinds but contexts and modules */
 	struct work_queue work;
 };
 
@@ -134,9 +136,9 @@ enum fault_kind { FAULT_NONE, FAULT_FAIL, FAULT_SLOW, FAULT_KILL, FAULT_KILL_AFT
 
 struct fault {
 	uint32_t kind;
-	char symbol[72];  /* exact name, or a prefix that ends in '*' */
-	int32_t card;     /* -1: any; NVML calls on one card only */
-	int32_t code;     /* result of FAULT_FAIL */
+	char symbol[72]; /* exact name, or a prefix that ends in '*' */
+	int32_t card;    /* -1: any; NVML calls on one card only */
+	int32_t code;    /* result of FAULT_FAIL */
 	uint64_t slow_us;
 	int64_t skip;  /* calls to let pass first */
 	int64_t times; /* calls to hit; negative: for ever */

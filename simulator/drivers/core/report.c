@@ -16,7 +16,8 @@ report_domain(const char *uuid, uint32_t *domain)
 			return true;
 		}
 		for (uint32_t gi = 1; gi < DOMAINS_PER_CARD; gi++) {
-			if (card->mig[gi - 1].live && strcasecmp(card->mig[gi - 1].uuid, uuid) == 0) {
+			if (card->mig[gi - 1].live &&
+			    strcasecmp(card->mig[gi - 1].uuid, uuid) == 0) {
 				*domain = c * DOMAINS_PER_CARD + gi;
 				return true;
 			}
@@ -41,7 +42,8 @@ report_card(uint32_t domain, struct gpuslice_fake_card *out)
 	out->refused = d->refused;
 	out->busy_ns = d->busy_ns;
 	for (unsigned s = 0; s < MAX_SHARED; s++) {
-		out->shared_bytes += r->shared[s].used && r->shared[s].domain == domain ? r->shared[s].bytes : 0;
+		out->shared_bytes +=
+		    r->shared[s].used && r->shared[s].domain == domain ? r->shared[s].bytes : 0;
 	}
 	region_unlock();
 }

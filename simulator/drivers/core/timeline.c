@@ -21,7 +21,8 @@ backlog(struct member member)
 	return work != NULL ? work->submitted_ns - work->served_ns : 0;
 }
 
-/* Work done in a stretch of wall time at 1/share of the speed; rounded up, so that waiting always gets further. */
+/* Work done in a stretch of wall time at 1/share of the speed; rounded up, so that waiting always
+ * gets further. */
 static uint64_t
 part_of(uint64_t wall_ns, uint32_t share)
 {
@@ -29,7 +30,8 @@ part_of(uint64_t wall_ns, uint32_t share)
 }
 
 static void
-remember(struct domain *d, uint32_t client, uint64_t from, uint64_t to, uint64_t served_from, uint32_t share)
+remember(struct domain *d, uint32_t client, uint64_t from, uint64_t to, uint64_t served_from,
+	 uint32_t share)
 {
 	if (d->segment_next > 0) {
 		struct segment *last = &d->segments[(d->segment_next - 1) % SEGMENTS];
@@ -38,7 +40,8 @@ remember(struct domain *d, uint32_t client, uint64_t from, uint64_t to, uint64_t
 			return;
 		}
 	}
-	d->segments[d->segment_next % SEGMENTS] = (struct segment){from, to, served_from, client, share};
+	d->segments[d->segment_next % SEGMENTS] =
+	    (struct segment){from, to, served_from, client, share};
 	d->segment_next++;
 }
 
@@ -47,20 +50,23 @@ close_sample(struct domain *d, uint64_t boundary)
 {
 	uint64_t period = region()->inventory.sample_ns;
 	uint32_t kept = 0;
-	d->sample_percent[d->sample_next % SAMPLES] = (uint32_t)((d->sample_busy_ns * 100 + period / 2) / period);
+	d->sample_percent[d->sample_next % SAMPLES] =
+	    (uint32_t)((d->sample_busy_ns * 100 + period / 2) / period);
 	d->sample_end_us[d->sample_next % SAMPLES] = boundary / 1000;
 	d->sample_next++;
 	d->sample_busy_ns = 0;
 	d->sample_start_ns = boundary;
 	for (uint32_t m = 0; m < d->member_count; m++) {
 		struct work_queue *work = queue_of(d->members[m]);
-		if (work == NULL || (work->sample_busy_ns == 0 && work->submitted_ns == work->served_ns)) {
+		if (work == NULL ||
+		    (work->sample_busy_ns == 0 && work->submitted_ns == work->served_ns)) {
 			d->turn_left_ns = m == d->turn ? 0 : d->turn_left_ns;
 			continue;
 		}
 		uint32_t at = work->sample_next++ % SAMPLES;
 		work->samples[at].end_us = boundary / 1000;
-		work->samples[at].percent = (uint32_t)((work->sample_busy_ns * 100 + period / 2) / period);
+		work->samples[at].percent =
+		    (uint32_t)((work->sample_busy_ns * 100 + period / 2) / period);
 		work->sample_busy_ns = 0;
 		d->turn = m == d->turn ? kept : d->turn;
 		d->members[kept++] = d->members[m];
@@ -84,7 +90,8 @@ serve(struct domain *d, uint32_t member, uint64_t from, uint64_t wall, uint32_t 
 	struct work_queue *work = queue_of(d->members[member]);
 	remember(d, d->members[member].client, from, from + wall, work->served_ns, share);
 	uint64_t done = part_of(wall, share);
-	done = done > work->submitted_ns - work->served_ns ? work->submitted_ns - work->served_ns : done;
+	done = done > work->submitted_ns - work->served_ns ? work->submitted_ns - work->served_ns
+							   : done;
 	work->served_ns += done;
 	work->sample_busy_ns += done;
 }
@@ -93,7 +100,8 @@ serve(struct domain *d, uint32_t member, uint64_t from, uint64_t wall, uint32_t 
 static uint64_t
 run_slice(struct domain *d, uint64_t from, uint64_t most)
 {
-	if (d->turn >= d->member_count || d->turn_left_ns == 0 || backlog(d->members[d->turn]) == 0) {
+	if (d->turn >= d->member_count || d->turn_left_ns == 0 ||
+	    backlog(d->members[d->turn]) == 0) {
 		uint32_t next = d->turn;
 		do {
 			next = next + 1 >= d->member_count ? 0 : next + 1;
@@ -203,7 +211,8 @@ timeline_submit(uint32_t domain, uint64_t work_ns)
 	holding->work.submitted_ns += work_ns;
 	holding->work.launches += work_ns > 1; /* an event is one nanosecond */
 	uint64_t position = holding->work.submitted_ns;
-	join(&region()->domains[domain], (uint16_t)region_slot(), (uint16_t)(holding - region_self()->holdings));
+	join(&region()->domains[domain], (uint16_t)region_slot(),
+	     (uint16_t)(holding - region_self()->holdings));
 	region_unlock();
 	return position;
 }
@@ -254,7 +263,8 @@ timeline_reached(uint32_t domain, uint64_t position, uint64_t *moment_ns)
 	return reached;
 }
 
-/* Wall time until one member has `want` more nanoseconds of work done, if nobody queues anything new. */
+/* Wall time until one member has `want` more nanoseconds of work done, if nobody queues anything
+ * new. */
 static uint64_t
 predict_slices(const struct domain *d, uint64_t *left, uint32_t mine, uint64_t want)
 {
@@ -301,7 +311,8 @@ predict_shared(const struct domain *d, uint64_t *left, uint32_t mine, uint64_t w
 	}
 }
 
-/* The moment at which this process's work will reach a position that it has queued but not reached. Lock held. */
+/* The moment at which this process's work will reach a position that it has queued but not reached.
+ * Lock held. */
 static uint64_t
 predict(uint32_t domain, uint64_t want)
 {
@@ -316,7 +327,8 @@ predict(uint32_t domain, uint64_t want)
 		return d->advanced_ns + want;
 	}
 	bool shared = region()->inventory.sharing == SHARING_MPS;
-	return d->advanced_ns + (shared ? predict_shared(d, left, mine, want) : predict_slices(d, left, mine, want));
+	return d->advanced_ns +
+	       (shared ? predict_shared(d, left, mine, want) : predict_slices(d, left, mine, want));
 }
 
 void

@@ -99,9 +99,13 @@ visible_refresh(void)
 	}
 	char *copy = strdup(list);
 	char *rest = NULL;
-	for (char *token = copy != NULL ? strtok_r(copy, ",", &rest) : NULL; token != NULL; token = strtok_r(NULL, ",", &rest)) {
+	for (char *token = copy != NULL ? strtok_r(copy, ",", &rest) : NULL; token != NULL;
+	     token = strtok_r(NULL, ",", &rest)) {
 		if (!show_by_index(token) && !show_by_uuid(token)) {
-			fprintf(stderr, "gpuslice fake driver: NVIDIA_VISIBLE_DEVICES: no card '%s' on this node\n", token);
+			fprintf(stderr,
+				"gpuslice fake driver: NVIDIA_VISIBLE_DEVICES: no card '%s' on "
+				"this node\n",
+				token);
 		}
 	}
 	free(copy);

@@ -1,4 +1,5 @@
-/* Which cards this process may see at all: NVIDIA_VISIBLE_DEVICES, as a container runtime obeys it. */
+/* Which cards this process may see at all: NVIDIA_VISIBLE_DEVICES, as a container runtime obeys it.
+ */
 #ifndef GPUSLICE_FAKE_VISIBLE_H
 #define GPUSLICE_FAKE_VISIBLE_H
 

@@ -152,7 +152,8 @@ read_quoted(struct parser *p)
 		text[n++] = *p->at++;
 	}
 	free(text);
-	fail(p, "a quoted text does not end on its line, or has an escape other than \\\" and \\\\");
+	fail(p,
+	     "a quoted text does not end on its line, or has an escape other than \\\" and \\\\");
 	return NULL;
 }
 
@@ -315,7 +316,8 @@ read_value(struct parser *p, int parent_indent, bool in_map)
 	const char *saved = p->at;
 	int saved_line = p->line;
 	int indent = next_content(p);
-	bool list_at_same_indent = in_map && indent == parent_indent && p->at[0] == '-' && p->at[1] == ' ';
+	bool list_at_same_indent =
+	    in_map && indent == parent_indent && p->at[0] == '-' && p->at[1] == ' ';
 	if (indent > parent_indent || list_at_same_indent) {
 		return read_block(p, indent);
 	}
@@ -410,7 +412,8 @@ read_block(struct parser *p, int indent)
 			p->line = saved_line;
 			break;
 		}
-		if (!(is_list ? read_list_entry(p, node, indent) : read_map_entry(p, node, indent))) {
+		if (!(is_list ? read_list_entry(p, node, indent)
+			      : read_map_entry(p, node, indent))) {
 			break;
 		}
 		saved = p->at;

@@ -50,10 +50,12 @@ shape_bytes(const struct descriptor_3d *shape, uint64_t *bytes)
 {
 	bool channels = shape->channels == 1 || shape->channels == 2 || shape->channels == 4;
 	uint64_t row = shape->width * format_bytes(shape->format) * shape->channels;
-	if (row == 0 || !channels || shape->width > 131072 || shape->height > 131072 || shape->depth > 16384) {
+	if (row == 0 || !channels || shape->width > 131072 || shape->height > 131072 ||
+	    shape->depth > 16384) {
 		return false;
 	}
-	uint64_t rows = (shape->height == 0 ? 1 : shape->height) * (shape->depth == 0 ? 1 : shape->depth);
+	uint64_t rows =
+	    (shape->height == 0 ? 1 : shape->height) * (shape->depth == 0 ? 1 : shape->depth);
 	*bytes = (row + 511) / 512 * 512 * rows;
 	return true;
 }
@@ -94,7 +96,9 @@ fake_cuArray3DCreate_v2(struct array **out, const struct descriptor_3d *shape)
 	if (context_current() == NULL) {
 		return CU_INVALID_CONTEXT;
 	}
-	return out == NULL || shape == NULL || !shape_bytes(shape, &bytes) ? CU_INVALID_VALUE : array_create(out, shape, bytes);
+	return out == NULL || shape == NULL || !shape_bytes(shape, &bytes)
+		   ? CU_INVALID_VALUE
+		   : array_create(out, shape, bytes);
 }
 
 cu_result
@@ -103,7 +107,8 @@ fake_cuArrayCreate_v2(struct array **out, const struct descriptor *shape)
 	if (shape == NULL) {
 		return CU_INVALID_VALUE;
 	}
-	struct descriptor_3d full = {shape->width, shape->height, 0, shape->format, shape->channels, 0};
+	struct descriptor_3d full = {shape->width,  shape->height,   0,
+				     shape->format, shape->channels, 0};
 	return fake_cuArray3DCreate_v2(out, &full);
 }
 
@@ -150,7 +155,8 @@ fake_cuArrayGetDescriptor_v2(struct descriptor *out, void *handle)
 	if (out == NULL || array == NULL) {
 		return out == NULL ? CU_INVALID_VALUE : CU_INVALID_HANDLE;
 	}
-	*out = (struct descriptor){array->shape.width, array->shape.height, array->shape.format, array->shape.channels};
+	*out = (struct descriptor){array->shape.width, array->shape.height, array->shape.format,
+				   array->shape.channels};
 	return CU_OK;
 }
 
@@ -177,7 +183,8 @@ fake_cuMipmappedArrayCreate(struct array **out, const struct descriptor_3d *shap
 	if (context_current() == NULL) {
 		return CU_INVALID_CONTEXT;
 	}
-	if (out == NULL || shape == NULL || levels == 0 || levels > MAX_LEVELS || !shape_bytes(shape, &bytes)) {
+	if (out == NULL || shape == NULL || levels == 0 || levels > MAX_LEVELS ||
+	    !shape_bytes(shape, &bytes)) {
 		return CU_INVALID_VALUE;
 	}
 	cu_result result = array_create(out, shape, pyramid_bytes(shape, levels));
@@ -224,7 +231,8 @@ requirements_of(struct requirements *out, void *handle, cu_device device)
 	if (out == NULL || array == NULL || gpu_at(device) == NULL) {
 		return array == NULL ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
 	}
-	uint64_t bytes = pyramid_bytes(&array->shape, array->level_count == 0 ? 1 : array->level_count);
+	uint64_t bytes =
+	    pyramid_bytes(&array->shape, array->level_count == 0 ? 1 : array->level_count);
 	*out = (struct requirements){.bytes = (bytes + 65535) / 65536 * 65536, .alignment = 65536};
 	return CU_OK;
 }

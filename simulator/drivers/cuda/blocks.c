@@ -11,11 +11,11 @@ static const uint64_t SMALL_MOST = 1ULL << 20;
 enum { MAX_UNITS = 16384, CLASSES = 64, CHUNKS_PER_UNIT = 512 };
 
 struct unit {
-	uint64_t stride;    /* bytes a block takes; 0: unit unused */
-	uint32_t fresh;     /* blocks never handed out start here */
+	uint64_t stride; /* bytes a block takes; 0: unit unused */
+	uint32_t fresh;  /* blocks never handed out start here */
 	uint32_t capacity;
-	uint32_t span;      /* units of a block larger than one; 0 in the units behind the first */
-	uint32_t back;      /* distance to the first unit of such a block */
+	uint32_t span; /* units of a block larger than one; 0 in the units behind the first */
+	uint32_t back; /* distance to the first unit of such a block */
 	struct block *blocks;
 	uint16_t live[CHUNKS_PER_UNIT];
 };
@@ -52,14 +52,16 @@ arena_open(void)
 		return true;
 	}
 	for (uint32_t count = MAX_UNITS; count >= 16 && arena == 0; count /= 2) {
-		void *at = mmap(NULL, (count + 1) * UNIT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		void *at = mmap(NULL, (count + 1) * UNIT, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (at != MAP_FAILED) {
 			arena = ((uint64_t)(uintptr_t)at + UNIT - 1) / UNIT * UNIT;
 			unit_count = count;
 			madvise(at, (count + 1) * UNIT, MADV_DONTDUMP);
 		}
 	}
-	void *table = mmap(NULL, sizeof(struct unit) * MAX_UNITS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *table = mmap(NULL, sizeof(struct unit) * MAX_UNITS, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (arena == 0 || table == MAP_FAILED) {
 		return false;
 	}
@@ -72,7 +74,8 @@ static uint64_t
 stride_of(uint64_t bytes)
 {
 	if (bytes > SMALL_MOST) {
-		return bytes > UNIT ? (bytes + UNIT - 1) / UNIT * UNIT : 1ULL << (64 - __builtin_clzll(bytes - 1));
+		return bytes > UNIT ? (bytes + UNIT - 1) / UNIT * UNIT
+				    : 1ULL << (64 - __builtin_clzll(bytes - 1));
 	}
 	uint64_t steps = (bytes + SMALLEST - 1) / SMALLEST;
 	if (steps <= 4) {
@@ -124,8 +127,10 @@ unit_open(uint64_t stride)
 	}
 	struct unit *unit = &units[first];
 	uint64_t per_chunk = stride <= SMALL_MOST ? CHUNK / stride : 0;
-	uint64_t capacity = stride <= SMALL_MOST ? per_chunk * CHUNKS_PER_UNIT : (stride > UNIT ? 1 : UNIT / stride);
-	void *blocks = mmap(NULL, capacity * sizeof(struct block), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint64_t capacity = stride <= SMALL_MOST ? per_chunk * CHUNKS_PER_UNIT
+						 : (stride > UNIT ? 1 : UNIT / stride);
+	void *blocks = mmap(NULL, capacity * sizeof(struct block), PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (blocks == MAP_FAILED) {
 		return UINT32_MAX;
 	}
@@ -171,7 +176,8 @@ chunk_count(uint64_t address)
 static struct block *
 fresh_block(struct size_class *class, uint64_t stride)
 {
-	if (!class->started || class->unit == UINT32_MAX || units[class->unit].fresh == units[class->unit].capacity) {
+	if (!class->started || class->unit == UINT32_MAX ||
+	    units[class->unit].fresh == units[class->unit].capacity) {
 		class->unit = unit_open(stride);
 		class->started = true;
 	}
@@ -208,7 +214,8 @@ block_new(int device, enum block_use use, uint64_t bytes)
 	if (stride > UNIT) {
 		block = large_block(stride);
 	} else {
-		struct size_class *class = &classes[device * BLOCK_USES + (int)use][class_of(stride)];
+		struct size_class *class =
+		    &classes[device * BLOCK_USES + (int)use][class_of(stride)];
 		block = class->free;
 		if (block != NULL) {
 			class->free = block->next;
@@ -221,7 +228,8 @@ block_new(int device, enum block_use use, uint64_t bytes)
 		return NULL;
 	}
 	uint64_t address = block->address;
-	*block = (struct block){.address = address, .bytes = bytes, .device = device, .use = (uint8_t)use};
+	*block = (struct block){
+	    .address = address, .bytes = bytes, .device = device, .use = (uint8_t)use};
 	if (stride <= SMALL_MOST) {
 		(*chunk_count(address))++;
 	}
@@ -235,7 +243,8 @@ block_delete(struct block *block)
 	struct unit *unit = unit_of(address);
 	uint64_t stride = unit->stride;
 	if (block->touched) {
-		madvise((void *)(uintptr_t)address, (block->bytes + 4095) / 4096 * 4096, MADV_DONTNEED);
+		madvise((void *)(uintptr_t)address, (block->bytes + 4095) / 4096 * 4096,
+			MADV_DONTNEED);
 	}
 	if (stride > UNIT) {
 		munmap(unit->blocks, sizeof(struct block));
@@ -247,7 +256,8 @@ block_delete(struct block *block)
 	if (stride <= SMALL_MOST) {
 		(*chunk_count(address))--;
 	}
-	struct size_class *class = &classes[block->device * BLOCK_USES + block->use][class_of(stride)];
+	struct size_class *class =
+	    &classes[block->device * BLOCK_USES + block->use][class_of(stride)];
 	block->next = class->free;
 	block->charged = address;
 	block->address = 0;
@@ -270,7 +280,8 @@ block_find(cu_deviceptr address)
 		index = offset / CHUNK * per_chunk + offset % CHUNK / unit->stride;
 	}
 	struct block *block = index < unit->fresh ? &unit->blocks[index] : NULL;
-	bool inside = block != NULL && block->address != 0 && address < block->address + (block->bytes > 0 ? block->bytes : 1);
+	bool inside = block != NULL && block->address != 0 &&
+		      address < block->address + (block->bytes > 0 ? block->bytes : 1);
 	return inside ? block : NULL;
 }
 

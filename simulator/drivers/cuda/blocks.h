@@ -1,5 +1,6 @@
 /* Device addresses of this process. Each is also a host address of lazily filled memory, so that
- * copies work. Finding the block of an address, allocating and freeing cost the same at any number of blocks.
+ * copies work. Finding the block of an address, allocating and freeing cost the same at any number
+ * of blocks.
  *
  * The space is cut into units of 1 GiB, each for one size class of one key (device, kind of use).
  * blocks_lock() guards all of it; nothing else is locked while it is held. */

@@ -11,7 +11,9 @@ graph_capture_work(struct graph *graph, uint64_t work_ns)
 	if (graph->invalid) {
 		return CU_STREAM_CAPTURE_INVALIDATED;
 	}
-	return node_new(graph, work_ns > 0 ? NODE_KERNEL : NODE_EMPTY, work_ns) != NULL ? CU_OK : CU_OUT_OF_MEMORY;
+	return node_new(graph, work_ns > 0 ? NODE_KERNEL : NODE_EMPTY, work_ns) != NULL
+		   ? CU_OK
+		   : CU_OUT_OF_MEMORY;
 }
 
 cu_result
@@ -77,7 +79,8 @@ fake_cuStreamBeginCapture(void *handle)
 }
 
 cu_result
-fake_cuStreamBeginCaptureToGraph(void *handle, void *graph_handle, const void *after, const void *edges, size_t count, int mode)
+fake_cuStreamBeginCaptureToGraph(void *handle, void *graph_handle, const void *after,
+				 const void *edges, size_t count, int mode)
 {
 	struct stream *stream = stream_checked(handle);
 	struct graph *graph = graph_checked(graph_handle);
@@ -97,7 +100,8 @@ fake_cuStreamEndCapture(void *handle, struct graph **out)
 {
 	struct stream *stream = stream_checked(handle);
 	if (stream == NULL || out == NULL || stream->capture == NULL) {
-		return stream == NULL ? CU_INVALID_HANDLE : (out == NULL ? CU_INVALID_VALUE : CU_ILLEGAL_STATE);
+		return stream == NULL ? CU_INVALID_HANDLE
+				      : (out == NULL ? CU_INVALID_VALUE : CU_ILLEGAL_STATE);
 	}
 	struct graph *graph = stream->capture;
 	if (graph->origin != stream) {
@@ -126,7 +130,8 @@ fake_cuStreamIsCapturing(void *handle, int *status)
 }
 
 cu_result
-fake_cuStreamGetCaptureInfo_v2(void *handle, int *status, uint64_t *id, struct graph **graph, const void **after, size_t *count)
+fake_cuStreamGetCaptureInfo_v2(void *handle, int *status, uint64_t *id, struct graph **graph,
+			       const void **after, size_t *count)
 {
 	cu_result result = fake_cuStreamIsCapturing(handle, status);
 	if (result != CU_OK || *status == 0) {
@@ -149,7 +154,8 @@ fake_cuStreamGetCaptureInfo_v2(void *handle, int *status, uint64_t *id, struct g
 }
 
 cu_result
-fake_cuStreamGetCaptureInfo_v3(void *handle, int *status, uint64_t *id, struct graph **graph, const void **after, const void **edges, size_t *count)
+fake_cuStreamGetCaptureInfo_v3(void *handle, int *status, uint64_t *id, struct graph **graph,
+			       const void **after, const void **edges, size_t *count)
 {
 	if (edges != NULL) {
 		*edges = NULL;

@@ -60,7 +60,8 @@ context_close(struct context *context)
 {
 	context_release_memory(context);
 	context->live = false;
-	ledger_refund(context->domain, KIND_CONTEXT, region()->inventory.context_bytes + context->limit_bytes);
+	ledger_refund(context->domain, KIND_CONTEXT,
+		      region()->inventory.context_bytes + context->limit_bytes);
 	context->limit_bytes = 0;
 	context->peers[0] = 0;
 	context->peers[1] = 0;
@@ -203,7 +204,8 @@ fake_cuCtxCreate_v2(struct context **out, unsigned flags, cu_device device)
 }
 
 cu_result
-fake_cuCtxCreate_v3(struct context **out, const void *affinity, int affinities, unsigned flags, cu_device device)
+fake_cuCtxCreate_v3(struct context **out, const void *affinity, int affinities, unsigned flags,
+		    cu_device device)
 {
 	(void)affinity;
 	return affinities < 0 ? CU_INVALID_VALUE : create(out, flags, device);
@@ -323,7 +325,8 @@ fake_cuCtxGetCurrent(struct context **out)
 cu_result
 fake_cuCtxGetDevice_v2(cu_device *device, void *handle)
 {
-	const struct context *context = handle != NULL ? context_checked(handle) : context_current();
+	const struct context *context =
+	    handle != NULL ? context_checked(handle) : context_current();
 	if (device == NULL || context == NULL) {
 		return device == NULL ? CU_INVALID_VALUE : CU_INVALID_CONTEXT;
 	}
@@ -362,7 +365,8 @@ fake_cuCtxSetFlags(unsigned flags)
 cu_result
 fake_cuCtxGetId(void *handle, unsigned long long *id)
 {
-	const struct context *context = handle != NULL ? context_checked(handle) : context_current();
+	const struct context *context =
+	    handle != NULL ? context_checked(handle) : context_current();
 	if (id == NULL || context == NULL) {
 		return id == NULL ? CU_INVALID_VALUE : CU_CONTEXT_IS_DESTROYED;
 	}
@@ -373,7 +377,8 @@ fake_cuCtxGetId(void *handle, unsigned long long *id)
 cu_result
 fake_cuCtxGetApiVersion(void *handle, unsigned *version)
 {
-	const struct context *context = handle != NULL ? context_checked(handle) : context_current();
+	const struct context *context =
+	    handle != NULL ? context_checked(handle) : context_current();
 	if (version == NULL || context == NULL) {
 		return version == NULL ? CU_INVALID_VALUE : CU_INVALID_CONTEXT;
 	}

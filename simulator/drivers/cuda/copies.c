@@ -1,11 +1,13 @@
-/* Copies and fills. Device addresses are host addresses, so the bytes really move; a copy waits for the work before it. */
+/* Copies and fills. Device addresses are host addresses, so the bytes really move; a copy waits for
+ * the work before it. */
 #include <string.h>
 
 #include "graphs.h"
 #include "memory.h"
 #include "streams.h"
 
-/* A fill with anything but zero stops here, so that a test which "fills" a card does not fill the machine. */
+/* A fill with anything but zero stops here, so that a test which "fills" a card does not fill the
+ * machine. */
 static const uint64_t MOST_FILLED = 64ULL << 20;
 
 /* Host pages stay untouched for device memory that was never written. */
@@ -97,16 +99,20 @@ fake_cuMemcpyDtoDAsync_v2(cu_deviceptr to, cu_deviceptr from, size_t bytes, void
 }
 
 cu_result
-fake_cuMemcpyPeer(cu_deviceptr to, void *to_context, cu_deviceptr from, void *from_context, size_t bytes)
+fake_cuMemcpyPeer(cu_deviceptr to, void *to_context, cu_deviceptr from, void *from_context,
+		  size_t bytes)
 {
-	bool contexts = context_checked(to_context) != NULL && context_checked(from_context) != NULL;
+	bool contexts =
+	    context_checked(to_context) != NULL && context_checked(from_context) != NULL;
 	return contexts ? move(stream_checked(NULL), to, from, bytes, true) : CU_INVALID_CONTEXT;
 }
 
 cu_result
-fake_cuMemcpyPeerAsync(cu_deviceptr to, void *to_context, cu_deviceptr from, void *from_context, size_t bytes, void *stream)
+fake_cuMemcpyPeerAsync(cu_deviceptr to, void *to_context, cu_deviceptr from, void *from_context,
+		       size_t bytes, void *stream)
 {
-	bool contexts = context_checked(to_context) != NULL && context_checked(from_context) != NULL;
+	bool contexts =
+	    context_checked(to_context) != NULL && context_checked(from_context) != NULL;
 	return contexts ? move(stream_checked(stream), to, from, bytes, false) : CU_INVALID_CONTEXT;
 }
 
@@ -114,15 +120,19 @@ fake_cuMemcpyPeerAsync(cu_deviceptr to, void *to_context, cu_deviceptr from, voi
 static cu_result
 move_2d(const struct copy_2d *copy, struct stream *stream, bool waits)
 {
-	if (copy == NULL || copy->from_type < 1 || copy->from_type > 4 || copy->to_type < 1 || copy->to_type > 4) {
+	if (copy == NULL || copy->from_type < 1 || copy->from_type > 4 || copy->to_type < 1 ||
+	    copy->to_type > 4) {
 		return CU_INVALID_VALUE;
 	}
-	uint64_t from = copy->from_type == 1 ? (uint64_t)(uintptr_t)copy->from_host : copy->from_device;
+	uint64_t from =
+	    copy->from_type == 1 ? (uint64_t)(uintptr_t)copy->from_host : copy->from_device;
 	uint64_t to = copy->to_type == 1 ? (uint64_t)(uintptr_t)copy->to_host : copy->to_device;
 	bool opaque = copy->from_type == 3 || copy->to_type == 3;
 	for (size_t row = 0; !opaque && row < copy->height; row++) {
-		cu_result result = move(stream, to + (copy->to_y + row) * copy->to_pitch + copy->to_x,
-		                        from + (copy->from_y + row) * copy->from_pitch + copy->from_x, copy->width, waits);
+		cu_result result =
+		    move(stream, to + (copy->to_y + row) * copy->to_pitch + copy->to_x,
+			 from + (copy->from_y + row) * copy->from_pitch + copy->from_x, copy->width,
+			 waits);
 		if (result != CU_OK) {
 			return result;
 		}
@@ -149,13 +159,15 @@ fake_cuMemcpy2DAsync_v2(const struct copy_2d *copy, void *stream)
 }
 
 static cu_result
-fill(struct stream *stream, cu_deviceptr address, uint32_t value, size_t width, size_t count, bool waits)
+fill(struct stream *stream, cu_deviceptr address, uint32_t value, size_t width, size_t count,
+     bool waits)
 {
 	if (stream == NULL) {
 		return context_current() == NULL ? CU_INVALID_CONTEXT : CU_INVALID_HANDLE;
 	}
 	size_t bytes = 0;
-	if (__builtin_mul_overflow(count, width, &bytes) || address % width != 0 || (bytes > 0 && !usable(address, bytes, value != 0))) {
+	if (__builtin_mul_overflow(count, width, &bytes) || address % width != 0 ||
+	    (bytes > 0 && !usable(address, bytes, value != 0))) {
 		return CU_INVALID_VALUE;
 	}
 	if (stream->capture != NULL) {
@@ -218,7 +230,8 @@ fake_cuMemsetD32Async(cu_deviceptr address, unsigned value, size_t count, void *
 }
 
 static cu_result
-fill_rows(struct stream *stream, cu_deviceptr address, size_t pitch, uint32_t value, size_t element, size_t width, size_t height)
+fill_rows(struct stream *stream, cu_deviceptr address, size_t pitch, uint32_t value, size_t element,
+	  size_t width, size_t height)
 {
 	cu_result result = stream != NULL ? CU_OK : CU_INVALID_HANDLE;
 	for (size_t row = 0; result == CU_OK && row < height; row++) {
@@ -228,37 +241,43 @@ fill_rows(struct stream *stream, cu_deviceptr address, size_t pitch, uint32_t va
 }
 
 cu_result
-fake_cuMemsetD2D8_v2(cu_deviceptr address, size_t pitch, unsigned char value, size_t width, size_t height)
+fake_cuMemsetD2D8_v2(cu_deviceptr address, size_t pitch, unsigned char value, size_t width,
+		     size_t height)
 {
 	return fill_rows(stream_checked(NULL), address, pitch, value, 1, width, height);
 }
 
 cu_result
-fake_cuMemsetD2D16_v2(cu_deviceptr address, size_t pitch, unsigned short value, size_t width, size_t height)
+fake_cuMemsetD2D16_v2(cu_deviceptr address, size_t pitch, unsigned short value, size_t width,
+		      size_t height)
 {
 	return fill_rows(stream_checked(NULL), address, pitch, value, 2, width, height);
 }
 
 cu_result
-fake_cuMemsetD2D32_v2(cu_deviceptr address, size_t pitch, unsigned value, size_t width, size_t height)
+fake_cuMemsetD2D32_v2(cu_deviceptr address, size_t pitch, unsigned value, size_t width,
+		      size_t height)
 {
 	return fill_rows(stream_checked(NULL), address, pitch, value, 4, width, height);
 }
 
 cu_result
-fake_cuMemsetD2D8Async(cu_deviceptr address, size_t pitch, unsigned char value, size_t width, size_t height, void *stream)
+fake_cuMemsetD2D8Async(cu_deviceptr address, size_t pitch, unsigned char value, size_t width,
+		       size_t height, void *stream)
 {
 	return fill_rows(stream_checked(stream), address, pitch, value, 1, width, height);
 }
 
 cu_result
-fake_cuMemsetD2D16Async(cu_deviceptr address, size_t pitch, unsigned short value, size_t width, size_t height, void *stream)
+fake_cuMemsetD2D16Async(cu_deviceptr address, size_t pitch, unsigned short value, size_t width,
+			size_t height, void *stream)
 {
 	return fill_rows(stream_checked(stream), address, pitch, value, 2, width, height);
 }
 
 cu_result
-fake_cuMemsetD2D32Async(cu_deviceptr address, size_t pitch, unsigned value, size_t width, size_t height, void *stream)
+fake_cuMemsetD2D32Async(cu_deviceptr address, size_t pitch, unsigned value, size_t width,
+			size_t height, void *stream)
 {
 	return fill_rows(stream_checked(stream), address, pitch, value, 4, width, height);
 }

@@ -1,5 +1,6 @@
 /* The parts of the CUDA driver's binary interface that this driver speaks, in our own words. A test
- * compiles tests/native/drivers/cuda_abi_check.c, which compares every figure here with NVIDIA's own header. */
+ * compiles tests/native/drivers/cuda_abi_check.c, which compares every figure here with NVIDIA's
+ * own header. */
 #ifndef GPUSLICE_FAKE_CUDA_ABI_H
 #define GPUSLICE_FAKE_CUDA_ABI_H
 

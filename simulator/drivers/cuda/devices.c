@@ -37,7 +37,8 @@ gpu_lost(uint32_t domain)
 static void
 add_gpu(struct gpu *list, unsigned *count, uint32_t card, uint32_t gi)
 {
-	list[(*count)++] = (struct gpu){.card = card, .gi = gi, .domain = card * DOMAINS_PER_CARD + gi};
+	list[(*count)++] =
+	    (struct gpu){.card = card, .gi = gi, .domain = card * DOMAINS_PER_CARD + gi};
 }
 
 /* Speed as CUDA's default order ranks it: more multiprocessors at a higher clock come first. */
@@ -69,7 +70,8 @@ ordered_cards(uint32_t *out)
 	return count;
 }
 
-/* Without CUDA_VISIBLE_DEVICES: every whole card, or the first GPU instance when there are no others. */
+/* Without CUDA_VISIBLE_DEVICES: every whole card, or the first GPU instance when there are no
+ * others. */
 static unsigned
 default_devices(struct gpu *list)
 {
@@ -83,7 +85,8 @@ default_devices(struct gpu *list)
 	}
 	for (unsigned i = 0; i < visible && count == 0; i++) {
 		for (uint32_t gi = 1; gi < DOMAINS_PER_CARD && count == 0; gi++) {
-			if (region()->inventory.cards[cards[i]].mig[gi - 1].live && visible_instance(cards[i], gi)) {
+			if (region()->inventory.cards[cards[i]].mig[gi - 1].live &&
+			    visible_instance(cards[i], gi)) {
 				add_gpu(list, &count, cards[i], gi);
 			}
 		}
@@ -102,14 +105,16 @@ by_uuid(const char *token, struct gpu *list, unsigned *count)
 		if (!visible_card(c)) {
 			continue;
 		}
-		if (!card->mig_enabled && strlen(token) > 4 && strncasecmp(card->uuid, token, strlen(token)) == 0) {
+		if (!card->mig_enabled && strlen(token) > 4 &&
+		    strncasecmp(card->uuid, token, strlen(token)) == 0) {
 			if (found_card >= 0) {
 				return false;
 			}
 			found_card = (int)c;
 		}
 		for (uint32_t gi = 1; gi < DOMAINS_PER_CARD; gi++) {
-			if (card->mig[gi - 1].live && visible_instance(c, gi) && strcasecmp(card->mig[gi - 1].uuid, token) == 0) {
+			if (card->mig[gi - 1].live && visible_instance(c, gi) &&
+			    strcasecmp(card->mig[gi - 1].uuid, token) == 0) {
 				found_card = (int)c;
 				found_gi = gi;
 			}
@@ -131,7 +136,8 @@ chosen_devices(const char *list_text, struct gpu *list)
 	unsigned count = 0;
 	char *copy = strdup(list_text);
 	char *rest = NULL;
-	for (char *t = copy != NULL ? strtok_r(copy, ",", &rest) : NULL; t != NULL && count < MAX_CARDS; t = strtok_r(NULL, ",", &rest)) {
+	for (char *t = copy != NULL ? strtok_r(copy, ",", &rest) : NULL;
+	     t != NULL && count < MAX_CARDS; t = strtok_r(NULL, ",", &rest)) {
 		char *end = NULL;
 		long index = strtol(t, &end, 10);
 		unsigned before = count;
@@ -178,7 +184,8 @@ gpu_uuid(const struct gpu *gpu, struct cu_uuid *out)
 			continue;
 		}
 		unsigned value = (unsigned)(at - hex);
-		out->bytes[digits / 2] = (char)((unsigned char)out->bytes[digits / 2] | (digits % 2 == 0 ? value << 4 : value));
+		out->bytes[digits / 2] = (char)((unsigned char)out->bytes[digits / 2] |
+						(digits % 2 == 0 ? value << 4 : value));
 		digits++;
 	}
 }
@@ -214,7 +221,8 @@ fake_cuDeviceGetName(char *name, int room, cu_device device)
 		snprintf(name, (size_t)room, "%s", gpu_card(gpu)->name);
 	} else {
 		const struct mig_instance *mig = &gpu_card(gpu)->mig[gpu->gi - 1];
-		snprintf(name, (size_t)room, "%s MIG %s", gpu_card(gpu)->name, mig_profile_of(mig)->name);
+		snprintf(name, (size_t)room, "%s MIG %s", gpu_card(gpu)->name,
+			 mig_profile_of(mig)->name);
 	}
 	return CU_OK;
 }
@@ -258,7 +266,9 @@ fake_cuDeviceTotalMem_v2(size_t *bytes, cu_device device)
 	if (gpu == NULL || bytes == NULL) {
 		return gpu == NULL ? CU_INVALID_DEVICE : CU_INVALID_VALUE;
 	}
-	*bytes = (size_t)(domain_total(gpu->domain) - (gpu->gi == 0 ? gpu_card(gpu)->reserved_bytes : domain_total(gpu->domain) / 128));
+	*bytes =
+	    (size_t)(domain_total(gpu->domain) - (gpu->gi == 0 ? gpu_card(gpu)->reserved_bytes
+							       : domain_total(gpu->domain) / 128));
 	return CU_OK;
 }
 
@@ -266,7 +276,8 @@ cu_result
 fake_cuDeviceTotalMem(unsigned *bytes, cu_device device)
 {
 	size_t wide = 0;
-	cu_result result = bytes != NULL ? fake_cuDeviceTotalMem_v2(&wide, device) : CU_INVALID_VALUE;
+	cu_result result =
+	    bytes != NULL ? fake_cuDeviceTotalMem_v2(&wide, device) : CU_INVALID_VALUE;
 	if (result == CU_OK) {
 		*bytes = wide > UINT32_MAX ? UINT32_MAX : (unsigned)wide;
 	}
@@ -281,7 +292,8 @@ fake_cuDeviceGetPCIBusId(char *text, int room, cu_device device)
 		return gpu == NULL ? CU_INVALID_DEVICE : CU_INVALID_VALUE;
 	}
 	const struct card *card = gpu_card(gpu);
-	snprintf(text, (size_t)room, "%04X:%02X:%02X.0", card->pci_domain & 0xffffU, card->pci_bus & 0xffU, card->pci_device & 0x1fU);
+	snprintf(text, (size_t)room, "%04X:%02X:%02X.0", card->pci_domain & 0xffffU,
+		 card->pci_bus & 0xffU, card->pci_device & 0x1fU);
 	return CU_OK;
 }
 
@@ -291,12 +303,14 @@ fake_cuDeviceGetByPCIBusId(cu_device *device, const char *text)
 	unsigned domain = 0;
 	unsigned bus = 0;
 	unsigned slot = 0;
-	if (device == NULL || text == NULL || (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) < 2)) {
+	if (device == NULL || text == NULL ||
+	    (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) < 2)) {
 		return CU_INVALID_VALUE;
 	}
 	for (unsigned i = 0; i < gpus_found; i++) {
 		const struct card *card = gpu_card(&gpus[i]);
-		if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot) {
+		if (card->pci_domain == domain && card->pci_bus == bus &&
+		    card->pci_device == slot) {
 			*device = (cu_device)i;
 			return CU_OK;
 		}
@@ -322,7 +336,8 @@ peers(const struct gpu *a, const struct gpu *b)
 {
 	const struct inventory *inventory = &region()->inventory;
 	return a->card != b->card && a->gi == 0 && b->gi == 0 &&
-	       (inventory->nvlinks[a->card][b->card] > 0 || inventory->pcie[a->card][b->card] < PCIE_SYSTEM);
+	       (inventory->nvlinks[a->card][b->card] > 0 ||
+		inventory->pcie[a->card][b->card] < PCIE_SYSTEM);
 }
 
 cu_result

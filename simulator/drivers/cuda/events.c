@@ -77,7 +77,8 @@ fake_cuEventCreate(struct event **out, unsigned flags)
 	if (event == NULL) {
 		return CU_OUT_OF_MEMORY;
 	}
-	*event = (struct event){.magic = EVENT_MAGIC, .context = context, .domain = context->domain, .flags = flags};
+	*event = (struct event){
+	    .magic = EVENT_MAGIC, .context = context, .domain = context->domain, .flags = flags};
 	*out = event;
 	return CU_OK;
 }
@@ -208,7 +209,8 @@ fake_cuEventElapsedTime(float *milliseconds, void *start_handle, void *end_handl
 	if (start == NULL || end == NULL || milliseconds == NULL) {
 		return milliseconds == NULL ? CU_INVALID_VALUE : CU_INVALID_HANDLE;
 	}
-	if (!start->recorded || !end->recorded || ((start->flags | end->flags) & DISABLE_TIMING) != 0) {
+	if (!start->recorded || !end->recorded ||
+	    ((start->flags | end->flags) & DISABLE_TIMING) != 0) {
 		return CU_INVALID_HANDLE;
 	}
 	if (!is_reached(start) || !is_reached(end)) {

@@ -1,5 +1,6 @@
-/* Memory of graph nodes. Addresses are fixed when the node is made; physical memory comes with the first launch or
- * upload, stays reserved for the device, is shared by graphs that do not run at once, and leaves by cuDeviceGraphMemTrim. */
+/* Memory of graph nodes. Addresses are fixed when the node is made; physical memory comes with the
+ * first launch or upload, stays reserved for the device, is shared by graphs that do not run at
+ * once, and leaves by cuDeviceGraphMemTrim. */
 #include <string.h>
 
 #include "graph_types.h"
@@ -35,7 +36,8 @@ graph_memory_new(int device, uint64_t bytes, struct block **out)
 	return *out != NULL ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
-/* Bytes that must be there while the graph runs, on one device: its own nodes and what earlier launches still hold. */
+/* Bytes that must be there while the graph runs, on one device: its own nodes and what earlier
+ * launches still hold. */
 static uint64_t
 needed(const struct graph *graph, int device)
 {
@@ -61,11 +63,15 @@ graph_memory_map(const struct graph *graph)
 		uint64_t step = (need - pools[d].reserved + STEP - 1) / STEP * STEP;
 		if (!ledger_charge(gpu_at((int)d)->domain, KIND_GRAPH, step)) {
 			step = memory_physical(need - pools[d].reserved);
-			result = ledger_charge(gpu_at((int)d)->domain, KIND_GRAPH, step) ? CU_OK : CU_OUT_OF_MEMORY;
+			result = ledger_charge(gpu_at((int)d)->domain, KIND_GRAPH, step)
+				     ? CU_OK
+				     : CU_OUT_OF_MEMORY;
 		}
 		if (result == CU_OK) {
 			pools[d].reserved += step;
-			pools[d].reserved_high = pools[d].reserved > pools[d].reserved_high ? pools[d].reserved : pools[d].reserved_high;
+			pools[d].reserved_high = pools[d].reserved > pools[d].reserved_high
+						     ? pools[d].reserved
+						     : pools[d].reserved_high;
 		}
 	}
 	pthread_mutex_unlock(&mutex);
@@ -94,7 +100,8 @@ graph_memory_ran(const struct graph *graph)
 		}
 		int device = n->block->device;
 		uint64_t peak = pools[device].used + node_size(n->block->bytes);
-		pools[device].used_high = peak > pools[device].used_high ? peak : pools[device].used_high;
+		pools[device].used_high =
+		    peak > pools[device].used_high ? peak : pools[device].used_high;
 		if (!freed_within(graph, n->address)) {
 			n->block->flags = 1;
 			pools[device].used = peak;
@@ -138,7 +145,8 @@ fake_cuDeviceGetGraphMemAttribute(cu_device device, int attribute, void *value)
 	if (gpu_at(device) == NULL || value == NULL || attribute < 0 || attribute > 3) {
 		return gpu_at(device) == NULL ? CU_INVALID_DEVICE : CU_INVALID_VALUE;
 	}
-	const uint64_t figures[] = {pools[device].used, pools[device].used_high, pools[device].reserved, pools[device].reserved_high};
+	const uint64_t figures[] = {pools[device].used, pools[device].used_high,
+				    pools[device].reserved, pools[device].reserved_high};
 	memcpy(value, &figures[attribute], sizeof figures[0]);
 	return CU_OK;
 }

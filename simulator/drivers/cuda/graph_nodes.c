@@ -19,7 +19,8 @@ kernel_time(const struct kernel_node *k, bool second_form, uint64_t *work_ns)
 	if (function == NULL) {
 		return CU_INVALID_VALUE;
 	}
-	*work_ns = function_time(function, (uint64_t)k->grid[0] * k->grid[1] * k->grid[2], k->parameters);
+	*work_ns =
+	    function_time(function, (uint64_t)k->grid[0] * k->grid[1] * k->grid[2], k->parameters);
 	return CU_OK;
 }
 
@@ -43,7 +44,8 @@ add_kernel(void **out, void *graph, const struct kernel_node *kernel, bool secon
 }
 
 cu_result
-fake_cuGraphAddKernelNode(void **out, void *graph, const void *after, size_t count, const struct kernel_node *kernel)
+fake_cuGraphAddKernelNode(void **out, void *graph, const void *after, size_t count,
+			  const struct kernel_node *kernel)
 {
 	(void)after;
 	(void)count;
@@ -51,7 +53,8 @@ fake_cuGraphAddKernelNode(void **out, void *graph, const void *after, size_t cou
 }
 
 cu_result
-fake_cuGraphAddKernelNode_v2(void **out, void *graph, const void *after, size_t count, const struct kernel_node *kernel)
+fake_cuGraphAddKernelNode_v2(void **out, void *graph, const void *after, size_t count,
+			     const struct kernel_node *kernel)
 {
 	(void)after;
 	(void)count;
@@ -79,7 +82,8 @@ add_allocation(void **out, void *graph, struct allocation_node *wanted)
 }
 
 cu_result
-fake_cuGraphAddMemAllocNode(void **out, void *graph, const void *after, size_t count, struct allocation_node *wanted)
+fake_cuGraphAddMemAllocNode(void **out, void *graph, const void *after, size_t count,
+			    struct allocation_node *wanted)
 {
 	(void)after;
 	(void)count;
@@ -97,7 +101,8 @@ add_free(void **out, void *graph, cu_deviceptr address)
 }
 
 cu_result
-fake_cuGraphAddMemFreeNode(void **out, void *graph, const void *after, size_t count, cu_deviceptr address)
+fake_cuGraphAddMemFreeNode(void **out, void *graph, const void *after, size_t count,
+			   cu_deviceptr address)
 {
 	(void)after;
 	(void)count;
@@ -105,7 +110,8 @@ fake_cuGraphAddMemFreeNode(void **out, void *graph, const void *after, size_t co
 }
 
 cu_result
-fake_cuGraphAddMemcpyNode(void **out, void *graph, const void *after, size_t count, const void *copy, void *context)
+fake_cuGraphAddMemcpyNode(void **out, void *graph, const void *after, size_t count,
+			  const void *copy, void *context)
 {
 	(void)after;
 	(void)count;
@@ -114,7 +120,8 @@ fake_cuGraphAddMemcpyNode(void **out, void *graph, const void *after, size_t cou
 }
 
 cu_result
-fake_cuGraphAddMemsetNode(void **out, void *graph, const void *after, size_t count, const void *fill, void *context)
+fake_cuGraphAddMemsetNode(void **out, void *graph, const void *after, size_t count,
+			  const void *fill, void *context)
 {
 	(void)after;
 	(void)count;
@@ -158,7 +165,8 @@ fake_cuGraphAddChildGraphNode(void **out, void *graph, const void *after, size_t
 }
 
 cu_result
-fake_cuGraphAddEventRecordNode(void **out, void *graph, const void *after, size_t count, void *event)
+fake_cuGraphAddEventRecordNode(void **out, void *graph, const void *after, size_t count,
+			       void *event)
 {
 	(void)after;
 	(void)count;
@@ -209,7 +217,8 @@ fake_cuGraphAddNode(void **out, void *graph, const void *after, size_t count, st
 }
 
 cu_result
-fake_cuGraphAddNode_v2(void **out, void *graph, const void *after, const void *edges, size_t count, struct any_node *node)
+fake_cuGraphAddNode_v2(void **out, void *graph, const void *after, const void *edges, size_t count,
+		       struct any_node *node)
 {
 	(void)after;
 	(void)edges;
@@ -218,7 +227,8 @@ fake_cuGraphAddNode_v2(void **out, void *graph, const void *after, const void *e
 }
 
 cu_result
-fake_cuGraphAddNode_v3(void **out, void *graph, const void *after, const void *edges, size_t count, struct any_node *node)
+fake_cuGraphAddNode_v3(void **out, void *graph, const void *after, const void *edges, size_t count,
+		       struct any_node *node)
 {
 	return fake_cuGraphAddNode_v2(out, graph, after, edges, count, node);
 }
@@ -248,7 +258,8 @@ static cu_result
 set_kernel_in(void *exec, void *handle, const struct kernel_node *kernel, bool second_form)
 {
 	const struct node *node = node_checked(handle);
-	cu_result result = set_kernel(node != NULL ? exec_twin(exec, node) : NULL, kernel, second_form);
+	cu_result result =
+	    set_kernel(node != NULL ? exec_twin(exec, node) : NULL, kernel, second_form);
 	if (result == CU_OK) {
 		exec_changed(exec);
 	}
@@ -348,11 +359,14 @@ fake_cuGraphDestroyNode(void *handle)
 cu_result
 fake_cuGraphAddDependencies(void *graph, const void *from, const void *to, size_t count)
 {
-	return graph_checked(graph) != NULL && ((from != NULL && to != NULL) || count == 0) ? CU_OK : CU_INVALID_VALUE;
+	return graph_checked(graph) != NULL && ((from != NULL && to != NULL) || count == 0)
+		   ? CU_OK
+		   : CU_INVALID_VALUE;
 }
 
 cu_result
-fake_cuGraphAddDependencies_v2(void *graph, const void *from, const void *to, const void *edges, size_t count)
+fake_cuGraphAddDependencies_v2(void *graph, const void *from, const void *to, const void *edges,
+			       size_t count)
 {
 	(void)edges;
 	return fake_cuGraphAddDependencies(graph, from, to, count);

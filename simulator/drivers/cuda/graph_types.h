@@ -57,7 +57,8 @@ struct node *node_checked(void *handle);
 
 /* graph_memory.c: physical memory of allocation nodes. */
 cu_result graph_memory_new(int device, uint64_t bytes, struct block **out);
-/* Have physical memory for all allocation nodes of a graph before it runs; mark them in use after. */
+/* Have physical memory for all allocation nodes of a graph before it runs; mark them in use after.
+ */
 cu_result graph_memory_map(const struct graph *graph);
 void graph_memory_ran(const struct graph *graph);
 

@@ -1,4 +1,5 @@
-/* Graphs and their executables. A graph runs as one piece of work that takes the sum of its nodes' times. */
+/* Graphs and their executables. A graph runs as one piece of work that takes the sum of its nodes'
+ * times. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +51,8 @@ node_new(struct graph *graph, int type, uint64_t work_ns)
 	if (node == NULL) {
 		return NULL;
 	}
-	*node = (struct node){.magic = NODE_MAGIC, .type = type, .graph = graph, .work_ns = work_ns};
+	*node =
+	    (struct node){.magic = NODE_MAGIC, .type = type, .graph = graph, .work_ns = work_ns};
 	if (graph->last != NULL) {
 		graph->last->next = node;
 	} else {
@@ -147,13 +149,15 @@ fake_cuGraphInstantiateWithFlags(struct graph_exec **out, void *handle, unsigned
 		free(exec);
 		return CU_OUT_OF_MEMORY;
 	}
-	*exec = (struct graph_exec){.magic = EXEC_MAGIC, .graph = copy, .work_ns = total_work(copy), .flags = flags};
+	*exec = (struct graph_exec){
+	    .magic = EXEC_MAGIC, .graph = copy, .work_ns = total_work(copy), .flags = flags};
 	*out = exec;
 	return CU_OK;
 }
 
 cu_result
-fake_cuGraphInstantiate(struct graph_exec **out, void *handle, void **bad_node, char *log, size_t room)
+fake_cuGraphInstantiate(struct graph_exec **out, void *handle, void **bad_node, char *log,
+			size_t room)
 {
 	if (bad_node != NULL) {
 		*bad_node = NULL;
@@ -165,7 +169,8 @@ fake_cuGraphInstantiate(struct graph_exec **out, void *handle, void **bad_node, 
 }
 
 cu_result
-fake_cuGraphInstantiate_v2(struct graph_exec **out, void *handle, void **bad_node, char *log, size_t room)
+fake_cuGraphInstantiate_v2(struct graph_exec **out, void *handle, void **bad_node, char *log,
+			   size_t room)
 {
 	return fake_cuGraphInstantiate(out, handle, bad_node, log, room);
 }
@@ -181,7 +186,8 @@ fake_cuGraphUpload(void *handle, void *stream_handle)
 }
 
 cu_result
-fake_cuGraphInstantiateWithParams(struct graph_exec **out, void *handle, struct instantiate_parameters *parameters)
+fake_cuGraphInstantiateWithParams(struct graph_exec **out, void *handle,
+				  struct instantiate_parameters *parameters)
 {
 	if (parameters == NULL) {
 		return CU_INVALID_VALUE;
@@ -199,7 +205,9 @@ fake_cuGraphLaunch(void *handle, void *stream_handle)
 	const struct graph_exec *exec = exec_checked(handle);
 	struct stream *stream = stream_checked(stream_handle);
 	if (exec == NULL || stream == NULL) {
-		return exec == NULL ? CU_INVALID_VALUE : (context_current() == NULL ? CU_INVALID_CONTEXT : CU_INVALID_HANDLE);
+		return exec == NULL
+			   ? CU_INVALID_VALUE
+			   : (context_current() == NULL ? CU_INVALID_CONTEXT : CU_INVALID_HANDLE);
 	}
 	cu_result result = graph_memory_map(exec->graph);
 	if (result == CU_OK) {
@@ -247,7 +255,8 @@ fake_cuGraphExecUpdate_v2(void *handle, void *graph_handle, struct update_result
 	*out = (struct update_result){0, NULL, NULL};
 	struct node *mine = exec->graph->first;
 	const struct node *theirs = graph->first;
-	for (; mine != NULL && theirs != NULL && mine->type == theirs->type; mine = mine->next, theirs = theirs->next) {
+	for (; mine != NULL && theirs != NULL && mine->type == theirs->type;
+	     mine = mine->next, theirs = theirs->next) {
 		mine->work_ns = theirs->work_ns;
 	}
 	if (mine != NULL || theirs != NULL) {
@@ -278,7 +287,8 @@ exec_twin(void *exec_handle, const struct node *node)
 {
 	struct graph_exec *exec = exec_checked(exec_handle);
 	struct node *twin = exec != NULL ? exec->graph->first : NULL;
-	for (const struct node *n = node->graph->first; n != NULL && n != node && twin != NULL; n = n->next) {
+	for (const struct node *n = node->graph->first; n != NULL && n != node && twin != NULL;
+	     n = n->next) {
 		twin = twin->next;
 	}
 	return twin;

@@ -11,7 +11,8 @@ struct block;
 /* Add work to the graph that a stream is captured into. */
 cu_result graph_capture_work(struct graph *graph, uint64_t work_ns);
 
-cu_result graph_capture_allocation(struct graph *graph, int device, uint64_t bytes, cu_deviceptr *address);
+cu_result graph_capture_allocation(struct graph *graph, int device, uint64_t bytes,
+				   cu_deviceptr *address);
 cu_result graph_capture_free(struct graph *graph, cu_deviceptr address);
 /* A block of graph memory was freed outside of its graph. */
 void graph_memory_freed(struct block *block);

@@ -1,4 +1,5 @@
-/* Pinned host memory: ordinary memory that the device can reach at the same address. Takes nothing of the card. */
+/* Pinned host memory: ordinary memory that the device can reach at the same address. Takes nothing
+ * of the card. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,7 +20,8 @@ static struct pinned **
 find(uint64_t address)
 {
 	struct pinned **link = &list;
-	while (*link != NULL && !(address >= (*link)->address && address < (*link)->address + (*link)->bytes)) {
+	while (*link != NULL &&
+	       !(address >= (*link)->address && address < (*link)->address + (*link)->bytes)) {
 		link = &(*link)->next;
 	}
 	return link;
@@ -91,7 +93,8 @@ drop(void *pointer, bool ours, cu_result missing)
 	pthread_mutex_lock(&mutex);
 	struct pinned **link = find((uint64_t)(uintptr_t)pointer);
 	struct pinned *entry = *link;
-	bool found = entry != NULL && entry->ours == ours && entry->address == (uint64_t)(uintptr_t)pointer;
+	bool found =
+	    entry != NULL && entry->ours == ours && entry->address == (uint64_t)(uintptr_t)pointer;
 	if (found) {
 		*link = entry->next;
 		if (ours) {
@@ -115,7 +118,9 @@ fake_cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
 	if (context_current() == NULL) {
 		return CU_INVALID_CONTEXT;
 	}
-	return pointer == NULL || bytes == 0 ? CU_INVALID_VALUE : add((uint64_t)(uintptr_t)pointer, bytes, flags, false);
+	return pointer == NULL || bytes == 0
+		   ? CU_INVALID_VALUE
+		   : add((uint64_t)(uintptr_t)pointer, bytes, flags, false);
 }
 
 cu_result

@@ -16,8 +16,9 @@ static pthread_mutex_t init_mutex = PTHREAD_MUTEX_INITIALIZER;
 static bool
 works_uninitialised(const char *symbol)
 {
-	static const char *const names[] = {"cuInit",          "cuDriverGetVersion",  "cuGetErrorName",  "cuGetErrorString",
-	                                    "cuGetProcAddress", "cuGetProcAddress_v2", "cuGetExportTable"};
+	static const char *const names[] = {
+	    "cuInit",           "cuDriverGetVersion",  "cuGetErrorName",  "cuGetErrorString",
+	    "cuGetProcAddress", "cuGetProcAddress_v2", "cuGetExportTable"};
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
 		if (strcmp(symbol, names[i]) == 0) {
 			return true;
@@ -101,7 +102,8 @@ fake_cuDriverGetVersion(int *version)
 	if (version == NULL) {
 		return CU_INVALID_VALUE;
 	}
-	*version = region() != NULL || region_attach(CLIENT_CUDA) ? region()->inventory.cuda_version : 13000;
+	*version = region() != NULL || region_attach(CLIENT_CUDA) ? region()->inventory.cuda_version
+								  : 13000;
 	return CU_OK;
 }
 

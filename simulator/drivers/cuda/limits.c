@@ -3,7 +3,8 @@
 
 enum { LIMIT_STACK = 0, LIMIT_PRINTF = 1, LIMIT_HEAP = 2, LIMITS_KNOWN = 11 };
 
-/* Memory that a limit takes of the device. The stack is there for every thread the device can hold. */
+/* Memory that a limit takes of the device. The stack is there for every thread the device can hold.
+ */
 static uint64_t
 limit_bytes(const struct context *context, int limit, uint64_t value)
 {
@@ -46,7 +47,8 @@ fake_cuCtxGetLimit(size_t *value, int limit)
 {
 	const struct context *context = context_current();
 	if (value == NULL || context == NULL || limit < 0 || limit >= LIMITS_KNOWN) {
-		return context == NULL ? CU_INVALID_CONTEXT : (value == NULL ? CU_INVALID_VALUE : CU_UNSUPPORTED_LIMIT);
+		return context == NULL ? CU_INVALID_CONTEXT
+				       : (value == NULL ? CU_INVALID_VALUE : CU_UNSUPPORTED_LIMIT);
 	}
 	*value = context->limits[limit];
 	return CU_OK;
@@ -104,7 +106,8 @@ fake_cuCtxResetPersistingL2Cache(void)
 
 cu_result fake_cuDeviceCanAccessPeer(int *can, cu_device device, cu_device peer);
 
-/* Which contexts of this process reach which device: bits by device ordinal, kept in the context. */
+/* Which contexts of this process reach which device: bits by device ordinal, kept in the context.
+ */
 cu_result
 fake_cuCtxEnablePeerAccess(void *handle, unsigned flags)
 {
@@ -145,7 +148,8 @@ fake_cuFlushGPUDirectRDMAWrites(int target, int scope)
 }
 
 cu_result
-fake_cuDeviceGetTexture1DLinearMaxWidth(size_t *elements, int format, unsigned channels, cu_device device)
+fake_cuDeviceGetTexture1DLinearMaxWidth(size_t *elements, int format, unsigned channels,
+					cu_device device)
 {
 	(void)format;
 	if (elements == NULL || channels == 0 || gpu_at(device) == NULL) {

@@ -1,5 +1,5 @@
-/* cuGetProcAddress: answered from the table, never by the dynamic linker, so that a library preloaded
- * before this one cannot appear in the answers. */
+/* cuGetProcAddress: answered from the table, never by the dynamic linker, so that a library
+ * preloaded before this one cannot appear in the answers. */
 #include "lookup.h"
 
 #include <string.h>
@@ -40,7 +40,8 @@ find_entry(const char *base, int version, uint64_t flags, void **address)
 	bool per_thread = (flags & FLAG_PER_THREAD) != 0;
 	const struct cuda_lookup *best = NULL;
 	int installed = driver_version();
-	for (unsigned i = first_of(base); i < cuda_lookup_count && strcmp(cuda_lookup_table[i].base, base) == 0; i++) {
+	for (unsigned i = first_of(base);
+	     i < cuda_lookup_count && strcmp(cuda_lookup_table[i].base, base) == 0; i++) {
 		const struct cuda_lookup *row = &cuda_lookup_table[i];
 		if (row->version > installed) {
 			continue;
@@ -50,7 +51,7 @@ find_entry(const char *base, int version, uint64_t flags, void **address)
 			continue;
 		}
 		bool better = best == NULL || row->per_thread > best->per_thread ||
-		              (row->per_thread == best->per_thread && row->version > best->version);
+			      (row->per_thread == best->per_thread && row->version > best->version);
 		best = better ? row : best;
 	}
 	*address = best != NULL ? (void *)best->address : NULL;
@@ -60,7 +61,8 @@ find_entry(const char *base, int version, uint64_t flags, void **address)
 /* CUDA 12 and later: reports why a symbol is missing, and then answers CU_OK with a NULL address
  * only when the caller gave room for the reason. */
 cu_result
-fake_cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_t flags, int *status)
+fake_cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_t flags,
+			 int *status)
 {
 	if (symbol == NULL || address == NULL || flags > FLAG_PER_THREAD || version < 0) {
 		return CU_INVALID_VALUE;

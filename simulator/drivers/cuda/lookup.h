@@ -1,4 +1,5 @@
-/* The driver's own table of entry points. Generated; ordered by base name, then stream mode, then version. */
+/* The driver's own table of entry points. Generated; ordered by base name, then stream mode, then
+ * version. */
 #ifndef GPUSLICE_FAKE_LOOKUP_H
 #define GPUSLICE_FAKE_LOOKUP_H
 

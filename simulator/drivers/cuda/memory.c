@@ -1,4 +1,5 @@
-/* cuMemAlloc and its family. Physical memory comes in units (2 MiB by default); small blocks share one. */
+/* cuMemAlloc and its family. Physical memory comes in units (2 MiB by default); small blocks share
+ * one. */
 #include "memory.h"
 
 #include <string.h>
@@ -43,7 +44,8 @@ unlink_block(struct block *block)
 }
 
 cu_result
-memory_allocate_in(struct context *context, enum memory_kind kind, uint64_t bytes, struct block **out)
+memory_allocate_in(struct context *context, enum memory_kind kind, uint64_t bytes,
+		   struct block **out)
 {
 	if (bytes == 0) {
 		return CU_INVALID_VALUE;
@@ -58,7 +60,8 @@ memory_allocate_in(struct context *context, enum memory_kind kind, uint64_t byte
 		return CU_OUT_OF_MEMORY;
 	}
 	bool shares = shares_chunk(block);
-	uint64_t charge = shares ? (block_alone_in_chunk(block) ? SMALL_CHUNK : 0) : memory_physical(bytes);
+	uint64_t charge =
+	    shares ? (block_alone_in_chunk(block) ? SMALL_CHUNK : 0) : memory_physical(bytes);
 	if (charge != 0 && !ledger_charge(context->domain, shares ? KIND_DATA : kind, charge)) {
 		block_delete(block);
 		blocks_unlock();
@@ -98,7 +101,8 @@ release_locked(struct block *block)
 	uint32_t domain = block->context->domain;
 	bool adopted = block->use == BLOCK_RESERVED;
 	bool shares = !adopted && shares_chunk(block);
-	uint64_t refund = shares && !block->shared ? (block_alone_in_chunk(block) ? SMALL_CHUNK : 0) : block->charged;
+	uint64_t refund = shares && !block->shared ? (block_alone_in_chunk(block) ? SMALL_CHUNK : 0)
+						   : block->charged;
 	if (!adopted) {
 		ledger_requested(domain, -(int64_t)block->bytes);
 	}
@@ -133,7 +137,8 @@ cu_result
 fake_cuMemAlloc_v2(cu_deviceptr *address, size_t bytes)
 {
 	struct block *block = NULL;
-	cu_result result = address != NULL ? memory_allocate(KIND_DATA, bytes, &block) : CU_INVALID_VALUE;
+	cu_result result =
+	    address != NULL ? memory_allocate(KIND_DATA, bytes, &block) : CU_INVALID_VALUE;
 	if (result == CU_OK) {
 		*address = block->address;
 	}
@@ -176,9 +181,11 @@ fake_cuMemFree(unsigned address)
 
 /* Rows are padded to 512 bytes. */
 cu_result
-fake_cuMemAllocPitch_v2(cu_deviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element)
+fake_cuMemAllocPitch_v2(cu_deviceptr *address, size_t *pitch, size_t width, size_t height,
+			unsigned element)
 {
-	if (address == NULL || pitch == NULL || (element != 4 && element != 8 && element != 16) || width == 0 || height == 0) {
+	if (address == NULL || pitch == NULL || (element != 4 && element != 8 && element != 16) ||
+	    width == 0 || height == 0) {
 		return CU_INVALID_VALUE;
 	}
 	size_t padded = (width + 511) / 512 * 512;

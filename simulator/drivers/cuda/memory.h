@@ -6,8 +6,10 @@
 
 /* Allocate and charge for the current context; *out stays untouched on failure. */
 cu_result memory_allocate(enum memory_kind kind, uint64_t bytes, struct block **out);
-cu_result memory_allocate_in(struct context *context, enum memory_kind kind, uint64_t bytes, struct block **out);
-/* An address range for memory that another process allocated: nothing is charged. NULL: no address space. */
+cu_result memory_allocate_in(struct context *context, enum memory_kind kind, uint64_t bytes,
+			     struct block **out);
+/* An address range for memory that another process allocated: nothing is charged. NULL: no address
+ * space. */
 struct block *memory_adopt(struct context *context, uint64_t bytes);
 /* Give a block of memory_allocate or memory_adopt back. */
 void memory_release(struct block *block);

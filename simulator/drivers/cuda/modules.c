@@ -1,4 +1,5 @@
-/* Any image is accepted: PTX text (its .entry names are known), cubin, fatbin. Nothing is compiled. */
+/* Any image is accepted: PTX text (its .entry names are known), cubin, fatbin. Nothing is compiled.
+ */
 #include "modules.h"
 
 #include <ctype.h>
@@ -50,7 +51,8 @@ default_time(uint64_t blocks)
 	uint64_t value = atomic_load_explicit(&own, memory_order_relaxed);
 	if (value == UINT64_MAX - 1) {
 		const char *text = getenv("GPUSLICE_FAKE_KERNEL_NS");
-		value = text != NULL && isdigit((unsigned char)*text) ? strtoull(text, NULL, 10) : UINT64_MAX;
+		value = text != NULL && isdigit((unsigned char)*text) ? strtoull(text, NULL, 10)
+								      : UINT64_MAX;
 		atomic_store(&own, value);
 	}
 	if (value != UINT64_MAX) {
@@ -81,9 +83,11 @@ read_time(struct function *function)
 	function->from_argument = strstr(function->name, "_argns") != NULL;
 	for (const char *at = strchr(function->name, '_'); at != NULL; at = strchr(at + 1, '_')) {
 		char *end = NULL;
-		unsigned long long value = isdigit((unsigned char)at[1]) ? strtoull(at + 1, &end, 10) : 0;
+		unsigned long long value =
+		    isdigit((unsigned char)at[1]) ? strtoull(at + 1, &end, 10) : 0;
 		for (unsigned i = 0; end != NULL && i < 3; i++) {
-			bool ends = strncmp(end, units[i].unit, 2) == 0 && (end[2] == '\0' || end[2] == '_');
+			bool ends = strncmp(end, units[i].unit, 2) == 0 &&
+				    (end[2] == '\0' || end[2] == '_');
 			function->fixed_ns = ends ? value * units[i].ns : function->fixed_ns;
 		}
 	}
@@ -96,10 +100,13 @@ ptx_defines(const char *ptx, const char *directive, const char *name)
 	size_t length = strlen(name);
 	for (const char *at = strstr(ptx, directive); at != NULL; at = strstr(at + 1, directive)) {
 		const char *line_end = at + strcspn(at, "\n;{");
-		for (const char *found = strstr(at, name); found != NULL && found < line_end; found = strstr(found + 1, name)) {
+		for (const char *found = strstr(at, name); found != NULL && found < line_end;
+		     found = strstr(found + 1, name)) {
 			char after = found[length];
-			bool starts = !isalnum((unsigned char)found[-1]) && found[-1] != '_' && found[-1] != '$';
-			if (starts && !isalnum((unsigned char)after) && after != '_' && after != '$') {
+			bool starts = !isalnum((unsigned char)found[-1]) && found[-1] != '_' &&
+				      found[-1] != '$';
+			if (starts && !isalnum((unsigned char)after) && after != '_' &&
+			    after != '$') {
 				return true;
 			}
 		}
@@ -118,7 +125,8 @@ module_load(struct module **out, const void *image, struct context *context)
 		return CU_OUT_OF_MEMORY;
 	}
 	const char *text = image;
-	bool is_ptx = text[0] == '/' || text[0] == '.' || text[0] == '\n' || text[0] == ' ' || text[0] == '\t';
+	bool is_ptx = text[0] == '/' || text[0] == '.' || text[0] == '\n' || text[0] == ' ' ||
+		      text[0] == '\t';
 	module->magic = MODULE_MAGIC;
 	module->context = context;
 	module->ptx = is_ptx ? strdup(text) : NULL;
@@ -167,7 +175,8 @@ fake_cuModuleLoadData(struct module **out, const void *image)
 }
 
 cu_result
-fake_cuModuleLoadDataEx(struct module **out, const void *image, unsigned count, const int *options, void **values)
+fake_cuModuleLoadDataEx(struct module **out, const void *image, unsigned count, const int *options,
+			void **values)
 {
 	(void)options;
 	(void)values;
@@ -266,7 +275,8 @@ find_global(struct module *module, const char *name, struct global **out)
 			return CU_OK;
 		}
 	}
-	bool known = module->ptx != NULL && (ptx_defines(module->ptx, ".global", name) || ptx_defines(module->ptx, ".const", name));
+	bool known = module->ptx != NULL && (ptx_defines(module->ptx, ".global", name) ||
+					     ptx_defines(module->ptx, ".const", name));
 	struct context *context = module->context != NULL ? module->context : context_current();
 	if (!known || context == NULL) {
 		return CU_NOT_FOUND;
@@ -274,7 +284,8 @@ find_global(struct module *module, const char *name, struct global **out)
 	struct global *global = calloc(1, sizeof *global);
 	char *copy = strdup(name);
 	bool room = global != NULL && copy != NULL;
-	cu_result result = room ? memory_allocate_in(context, KIND_MODULE, 4096, &global->block) : CU_OUT_OF_MEMORY;
+	cu_result result = room ? memory_allocate_in(context, KIND_MODULE, 4096, &global->block)
+				: CU_OUT_OF_MEMORY;
 	if (result != CU_OK) {
 		free(global);
 		free(copy);
@@ -310,17 +321,20 @@ fake_cuModuleGetGlobal_v2(cu_deviceptr *address, size_t *bytes, void *handle, co
 /* Libraries: modules that load into a context when a kernel of theirs is first used. Here their
  * code is charged to the context that is current when they are loaded, if any. */
 cu_result
-fake_cuLibraryLoadData(struct module **out, const void *code, int *jit, void **jit_values, unsigned jits, int *options, void **values, unsigned count)
+fake_cuLibraryLoadData(struct module **out, const void *code, int *jit, void **jit_values,
+		       unsigned jits, int *options, void **values, unsigned count)
 {
 	(void)jit;
 	(void)jit_values;
 	(void)options;
 	(void)values;
-	return jits > 64 || count > 64 ? CU_INVALID_VALUE : module_load(out, code, context_current());
+	return jits > 64 || count > 64 ? CU_INVALID_VALUE
+				       : module_load(out, code, context_current());
 }
 
 cu_result
-fake_cuLibraryLoadFromFile(struct module **out, const char *path, int *jit, void **jit_values, unsigned jits, int *options, void **values, unsigned count)
+fake_cuLibraryLoadFromFile(struct module **out, const char *path, int *jit, void **jit_values,
+			   unsigned jits, int *options, void **values, unsigned count)
 {
 	(void)jit;
 	(void)jit_values;

@@ -115,20 +115,26 @@ fake_cuPointerGetAttribute(void *data, int attribute, cu_deviceptr address)
 	if (look_up(address, &block)) {
 		return device_attribute(data, attribute, &block, address);
 	}
-	return host_is_pinned(address) ? host_attribute(data, attribute, address) : CU_INVALID_VALUE;
+	return host_is_pinned(address) ? host_attribute(data, attribute, address)
+				       : CU_INVALID_VALUE;
 }
 
 /* Unlike the single form, an unknown pointer is no error: its attributes are zero. */
 cu_result
-fake_cuPointerGetAttributes(unsigned count, const int *attributes, void **data, cu_deviceptr address)
+fake_cuPointerGetAttributes(unsigned count, const int *attributes, void **data,
+			    cu_deviceptr address)
 {
 	if (attributes == NULL || data == NULL) {
 		return CU_INVALID_VALUE;
 	}
 	for (unsigned i = 0; i < count; i++) {
-		if (data[i] != NULL && fake_cuPointerGetAttribute(data[i], attributes[i], address) != CU_OK) {
-			bool narrow = attributes[i] == 2 || attributes[i] == 6 || attributes[i] == 9 || attributes[i] == 14 || attributes[i] == 16;
-			bool byte = attributes[i] == 8 || attributes[i] == 10 || attributes[i] == 13;
+		if (data[i] != NULL &&
+		    fake_cuPointerGetAttribute(data[i], attributes[i], address) != CU_OK) {
+			bool narrow = attributes[i] == 2 || attributes[i] == 6 ||
+				      attributes[i] == 9 || attributes[i] == 14 ||
+				      attributes[i] == 16;
+			bool byte =
+			    attributes[i] == 8 || attributes[i] == 10 || attributes[i] == 13;
 			memset(data[i], 0, byte ? 1 : (narrow ? 4 : 8));
 		}
 	}
@@ -139,14 +145,16 @@ cu_result
 fake_cuPointerSetAttribute(const void *value, int attribute, cu_deviceptr address)
 {
 	struct block block;
-	return value != NULL && attribute == 6 && look_up(address, &block) ? CU_OK : CU_INVALID_VALUE;
+	return value != NULL && attribute == 6 && look_up(address, &block) ? CU_OK
+									   : CU_INVALID_VALUE;
 }
 
 static cu_result
 managed_range(cu_deviceptr address, size_t bytes)
 {
 	struct block block;
-	bool known = look_up(address, &block) && block.kind == KIND_MANAGED && bytes <= block.bytes - (address - block.address);
+	bool known = look_up(address, &block) && block.kind == KIND_MANAGED &&
+		     bytes <= block.bytes - (address - block.address);
 	return known && bytes != 0 ? CU_OK : CU_INVALID_VALUE;
 }
 
@@ -167,21 +175,25 @@ cu_result
 fake_cuMemPrefetchAsync(cu_deviceptr address, size_t bytes, cu_device device, void *stream)
 {
 	(void)stream;
-	return device != -1 && gpu_at(device) == NULL ? CU_INVALID_DEVICE : managed_range(address, bytes);
+	return device != -1 && gpu_at(device) == NULL ? CU_INVALID_DEVICE
+						      : managed_range(address, bytes);
 }
 
 cu_result
-fake_cuMemPrefetchAsync_v2(cu_deviceptr address, size_t bytes, struct location location, unsigned flags, void *stream)
+fake_cuMemPrefetchAsync_v2(cu_deviceptr address, size_t bytes, struct location location,
+			   unsigned flags, void *stream)
 {
 	(void)stream;
 	bool device = location.type == 1;
-	return flags != 0 || (device && gpu_at(location.id) == NULL) ? CU_INVALID_VALUE : managed_range(address, bytes);
+	return flags != 0 || (device && gpu_at(location.id) == NULL)
+		   ? CU_INVALID_VALUE
+		   : managed_range(address, bytes);
 }
 
 static const uint64_t IPC_MAGIC = 0x0000006370697067ULL;
 
-/* Large blocks go into the node's shared table, so that the memory outlives whichever side ends first;
- * a small block stays on its creator's account. */
+/* Large blocks go into the node's shared table, so that the memory outlives whichever side ends
+ * first; a small block stays on its creator's account. */
 cu_result
 fake_cuIpcGetMemHandle(struct ipc_handle *out, cu_deviceptr address)
 {
@@ -191,7 +203,8 @@ fake_cuIpcGetMemHandle(struct ipc_handle *out, cu_deviceptr address)
 	if (block != NULL && block->use == BLOCK_DATA) {
 		uint64_t generation = block->flags;
 		if (!block->shared && block->charged != 0) {
-			int index = shared_create(block->context->domain, block->kind, block->charged, &generation);
+			int index = shared_create(block->context->domain, block->kind,
+						  block->charged, &generation);
 			block->shared = index >= 0;
 			block->share = (uint32_t)index;
 			block->flags = (uint32_t)generation;

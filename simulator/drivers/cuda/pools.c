@@ -1,12 +1,10 @@
-/* Memory pools. A pool reserves physical memory in steps of 32 MiB, hands out parts of it, and keeps what
- * is freed until a synchronisation finds more than its release threshold, or TrimTo asks for it. */
+/* Memory pools. A pool reserves physical memory in steps of 32 MiB, hands out parts of it, and
+ * keeps what is freed until a synchronisation finds more than its release threshold, or TrimTo asks
+ * for it. */
 #include "pools.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "graphs.h"
 #include "streams.h"
@@ -16,38 +14,29 @@ static const uint64_t STEP = 32ULL << 20;
 
 enum { MAX_POOLS = 256, LOCATION_DEVICE = 1 };
 
-struct pool {
-	uint64_t magic;
-	int device;
-	uint32_t domain;
-	bool is_default;
-	bool destroyed; /* goes when its last block is freed */
-	bool imported;
-	uint64_t reserved, reserved_high, used, used_high, threshold, most;
-	uint32_t reuse[3];
-	uint32_t handle_types;
-};
-
 static struct pool *pools[MAX_POOLS];
 static struct pool *defaults[MAX_CARDS];
 static struct pool *current[MAX_CARDS];
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t pools_mutex HIDDEN = PTHREAD_MUTEX_INITIALIZER;
 
-static struct pool *
+struct pool *
 pool_checked(void *handle)
 {
 	struct pool *pool = handle;
 	return pool != NULL && pool->magic == POOL_MAGIC ? pool : NULL;
 }
 
-static struct pool *
+struct pool *
 pool_new(int device)
 {
 	struct pool *pool = calloc(1, sizeof *pool);
 	for (unsigned i = 0; pool != NULL && i < MAX_POOLS; i++) {
 		if (pools[i] == NULL) {
 			pools[i] = pool;
-			*pool = (struct pool){.magic = POOL_MAGIC, .device = device, .domain = gpu_at(device)->domain, .reuse = {1, 1, 1}};
+			*pool = (struct pool){.magic = POOL_MAGIC,
+					      .device = device,
+					      .domain = gpu_at(device)->domain,
+					      .reuse = {1, 1, 1}};
 			return pool;
 		}
 	}
@@ -112,12 +101,13 @@ pool_grow(struct pool *pool, uint64_t bytes)
 		pool->reserved += step;
 	}
 	pool->used = need;
-	pool->reserved_high = pool->reserved > pool->reserved_high ? pool->reserved : pool->reserved_high;
+	pool->reserved_high =
+	    pool->reserved > pool->reserved_high ? pool->reserved : pool->reserved_high;
 	pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
 	return true;
 }
 
-static uint64_t
+uint64_t
 pooled_size(uint64_t bytes)
 {
 	return (bytes + 511) / 512 * 512;
@@ -130,7 +120,7 @@ pool_allocate(struct pool *pool, uint64_t bytes, cu_deviceptr *address)
 	if (bytes > 1ULL << 44) {
 		return result;
 	}
-	pthread_mutex_lock(&mutex);
+	pthread_mutex_lock(&pools_mutex);
 	if (pool_grow(pool, pooled_size(bytes))) {
 		blocks_lock();
 		struct block *block = block_new(pool->device, BLOCK_POOLED, bytes);
@@ -143,7 +133,7 @@ pool_allocate(struct pool *pool, uint64_t bytes, cu_deviceptr *address)
 			pool->used -= pooled_size(bytes);
 		}
 	}
-	pthread_mutex_unlock(&mutex);
+	pthread_mutex_unlock(&pools_mutex);
 	if (result == CU_OK) {
 		ledger_requested(pool->domain, (int64_t)bytes);
 	}
@@ -160,7 +150,7 @@ pool_release(struct block *block)
 		return;
 	}
 	ledger_requested(pool->domain, -(int64_t)bytes);
-	pthread_mutex_lock(&mutex);
+	pthread_mutex_lock(&pools_mutex);
 	blocks_lock();
 	block_delete(block);
 	blocks_unlock();
@@ -168,19 +158,19 @@ pool_release(struct block *block)
 	if (pool->destroyed && pool->used == 0) {
 		pool_free(pool);
 	}
-	pthread_mutex_unlock(&mutex);
+	pthread_mutex_unlock(&pools_mutex);
 }
 
 void
 pools_trim_after_sync(int device)
 {
-	pthread_mutex_lock(&mutex);
+	pthread_mutex_lock(&pools_mutex);
 	for (unsigned i = 0; i < MAX_POOLS; i++) {
 		if (pools[i] != NULL && pools[i]->device == device) {
 			pool_shrink(pools[i], pools[i]->threshold);
 		}
 	}
-	pthread_mutex_unlock(&mutex);
+	pthread_mutex_unlock(&pools_mutex);
 }
 
 static cu_result
@@ -188,16 +178,19 @@ allocate_on(struct pool *pool, cu_deviceptr *address, size_t bytes, void *stream
 {
 	struct stream *stream = stream_checked(stream_handle);
 	if (address == NULL || stream == NULL || bytes == 0) {
-		return stream == NULL ? (context_current() == NULL ? CU_INVALID_CONTEXT : CU_INVALID_HANDLE) : CU_INVALID_VALUE;
+		return stream == NULL
+			   ? (context_current() == NULL ? CU_INVALID_CONTEXT : CU_INVALID_HANDLE)
+			   : CU_INVALID_VALUE;
 	}
 	if (stream->capture != NULL) {
-		return graph_capture_allocation(stream->capture, stream->context->device, bytes, address);
+		return graph_capture_allocation(stream->capture, stream->context->device, bytes,
+						address);
 	}
 	if (pool == NULL) {
-		pthread_mutex_lock(&mutex);
+		pthread_mutex_lock(&pools_mutex);
 		default_pool(stream->context->device);
 		pool = current[stream->context->device];
-		pthread_mutex_unlock(&mutex);
+		pthread_mutex_unlock(&pools_mutex);
 	}
 	if (pool == NULL || gpu_lost(pool->domain)) {
 		return pool == NULL ? CU_OUT_OF_MEMORY : CU_NO_DEVICE;
@@ -215,7 +208,8 @@ cu_result
 fake_cuMemAllocFromPoolAsync(cu_deviceptr *address, size_t bytes, void *handle, void *stream)
 {
 	struct pool *pool = pool_checked(handle);
-	return pool == NULL || pool->destroyed ? CU_INVALID_VALUE : allocate_on(pool, address, bytes, stream);
+	return pool == NULL || pool->destroyed ? CU_INVALID_VALUE
+					       : allocate_on(pool, address, bytes, stream);
 }
 
 /* Also frees memory of cuMemAlloc, as the real driver does. */
@@ -235,16 +229,18 @@ fake_cuMemFreeAsync(cu_deviceptr address, void *stream_handle)
 cu_result
 fake_cuMemPoolCreate(struct pool **out, const struct pool_properties *properties)
 {
-	if (out == NULL || properties == NULL || properties->type != 1 || properties->location.type != LOCATION_DEVICE) {
-		bool host = properties != NULL && out != NULL && properties->location.type > LOCATION_DEVICE;
+	if (out == NULL || properties == NULL || properties->type != 1 ||
+	    properties->location.type != LOCATION_DEVICE) {
+		bool host = properties != NULL && out != NULL &&
+			    properties->location.type > LOCATION_DEVICE;
 		return host ? CU_NOT_SUPPORTED : CU_INVALID_VALUE;
 	}
 	if (gpu_at(properties->location.id) == NULL) {
 		return CU_INVALID_DEVICE;
 	}
-	pthread_mutex_lock(&mutex);
+	pthread_mutex_lock(&pools_mutex);
 	struct pool *pool = pool_new(properties->location.id);
-	pthread_mutex_unlock(&mutex);
+	pthread_mutex_unlock(&pools_mutex);
 	if (pool == NULL) {
 		return CU_OUT_OF_MEMORY;
 	}
@@ -262,14 +258,14 @@ fake_cuMemPoolDestroy(void *handle)
 	if (pool == NULL || pool->is_default || pool->destroyed) {
 		return CU_INVALID_VALUE;
 	}
-	pthread_mutex_lock(&mutex);
+	pthread_mutex_lock(&pools_mutex);
 	pool->destroyed = true;
 	if (pool->used == 0) {
 		pool_free(pool);
 	} else {
 		pool_shrink(pool, 0);
 	}
-	pthread_mutex_unlock(&mutex);
+	pthread_mutex_unlock(&pools_mutex);
 	return CU_OK;
 }
 
@@ -280,13 +276,14 @@ fake_cuMemPoolTrimTo(void *handle, size_t keep)
 	if (pool == NULL) {
 		return CU_INVALID_VALUE;
 	}
-	pthread_mutex_lock(&mutex);
+	pthread_mutex_lock(&pools_mutex);
 	pool_shrink(pool, keep);
-	pthread_mutex_unlock(&mutex);
+	pthread_mutex_unlock(&pools_mutex);
 	return CU_OK;
 }
 
-/* Attributes: 1-3 reuse policies, 4 release threshold, 5 reserved, 6 its peak, 7 used, 8 its peak. */
+/* Attributes: 1-3 reuse policies, 4 release threshold, 5 reserved, 6 its peak, 7 used, 8 its peak.
+ */
 cu_result
 fake_cuMemPoolGetAttribute(void *handle, int attribute, void *value)
 {
@@ -295,7 +292,9 @@ fake_cuMemPoolGetAttribute(void *handle, int attribute, void *value)
 		return CU_INVALID_VALUE;
 	}
 	if (attribute <= 3 || attribute > 8) {
-		const uint32_t words[] = {0, pool->reuse[0], pool->reuse[1], pool->reuse[2], 0, 0, 0, 0, 0, 1, pool->handle_types, (uint32_t)pool->device, LOCATION_DEVICE, 0};
+		const uint32_t words[] = {
+		    0, pool->reuse[0],     pool->reuse[1],         pool->reuse[2],  0, 0, 0, 0, 0,
+		    1, pool->handle_types, (uint32_t)pool->device, LOCATION_DEVICE, 0};
 		if (attribute == 13) {
 			memcpy(value, &pool->most, sizeof pool->most);
 		} else {
@@ -303,7 +302,8 @@ fake_cuMemPoolGetAttribute(void *handle, int attribute, void *value)
 		}
 		return CU_OK;
 	}
-	const uint64_t sizes[] = {pool->threshold, pool->reserved, pool->reserved_high, pool->used, pool->used_high};
+	const uint64_t sizes[] = {pool->threshold, pool->reserved, pool->reserved_high, pool->used,
+				  pool->used_high};
 	memcpy(value, &sizes[attribute - 4], sizeof sizes[0]);
 	return CU_OK;
 }
@@ -313,7 +313,8 @@ fake_cuMemPoolSetAttribute(void *handle, int attribute, const void *value)
 {
 	struct pool *pool = pool_checked(handle);
 	uint64_t wide = 0;
-	if (pool == NULL || value == NULL || attribute < 1 || attribute > 8 || attribute == 5 || attribute == 7) {
+	if (pool == NULL || value == NULL || attribute < 1 || attribute > 8 || attribute == 5 ||
+	    attribute == 7) {
 		return CU_INVALID_VALUE;
 	}
 	if (attribute <= 3) {
@@ -336,7 +337,8 @@ fake_cuMemPoolSetAttribute(void *handle, int attribute, const void *value)
 cu_result
 fake_cuMemPoolSetAccess(void *handle, const struct access_description *list, size_t count)
 {
-	return pool_checked(handle) != NULL && (list != NULL || count == 0) ? CU_OK : CU_INVALID_VALUE;
+	return pool_checked(handle) != NULL && (list != NULL || count == 0) ? CU_OK
+									    : CU_INVALID_VALUE;
 }
 
 cu_result
@@ -356,9 +358,9 @@ fake_cuDeviceGetDefaultMemPool(struct pool **out, cu_device device)
 	if (out == NULL || gpu_at(device) == NULL) {
 		return out == NULL ? CU_INVALID_VALUE : CU_INVALID_DEVICE;
 	}
-	pthread_mutex_lock(&mutex);
+	pthread_mutex_lock(&pools_mutex);
 	*out = default_pool(device);
-	pthread_mutex_unlock(&mutex);
+	pthread_mutex_unlock(&pools_mutex);
 	return *out != NULL ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
@@ -412,72 +414,4 @@ fake_cuMemSetMemPool(const struct location *location, int type, void *handle)
 {
 	cu_result result = by_location(location, type);
 	return result == CU_OK ? fake_cuDeviceSetMemPool(location->id, handle) : result;
-}
-
-/* A shared pool: the importer sees addresses of its own; the memory stays on the exporter's account. */
-cu_result
-fake_cuMemPoolExportToShareableHandle(int *out, void *handle, int type, unsigned long long flags)
-{
-	const struct pool *pool = pool_checked(handle);
-	if (out == NULL || pool == NULL || type != 1 || flags != 0) {
-		return CU_INVALID_VALUE;
-	}
-	*out = (int)syscall(SYS_memfd_create, "gpuslice-fake-pool", 1U);
-	return *out >= 0 && write(*out, &pool->domain, sizeof pool->domain) == (ssize_t)sizeof pool->domain ? CU_OK : CU_OUT_OF_MEMORY;
-}
-
-cu_result
-fake_cuMemPoolImportFromShareableHandle(struct pool **out, void *handle, int type, unsigned long long flags)
-{
-	uint32_t domain = 0;
-	if (out == NULL || type != 1 || flags != 0 || pread((int)(intptr_t)handle, &domain, sizeof domain, 0) != (ssize_t)sizeof domain) {
-		return CU_INVALID_VALUE;
-	}
-	for (unsigned d = 0; d < gpu_count(); d++) {
-		if (gpu_at((int)d)->domain == domain) {
-			pthread_mutex_lock(&mutex);
-			*out = pool_new((int)d);
-			if (*out != NULL) {
-				(*out)->imported = true;
-			}
-			pthread_mutex_unlock(&mutex);
-			return *out != NULL ? CU_OK : CU_OUT_OF_MEMORY;
-		}
-	}
-	return CU_INVALID_DEVICE;
-}
-
-cu_result
-fake_cuMemPoolExportPointer(struct pointer_export *out, cu_deviceptr address)
-{
-	blocks_lock();
-	const struct block *block = block_at(address);
-	bool valid = out != NULL && block != NULL && block->use == BLOCK_POOLED;
-	if (valid) {
-		*out = (struct pointer_export){.bytes = block->bytes};
-	}
-	blocks_unlock();
-	return valid ? CU_OK : CU_INVALID_VALUE;
-}
-
-cu_result
-fake_cuMemPoolImportPointer(cu_deviceptr *address, void *handle, const struct pointer_export *data)
-{
-	struct pool *pool = pool_checked(handle);
-	if (address == NULL || pool == NULL || !pool->imported || data == NULL || data->bytes == 0) {
-		return CU_INVALID_VALUE;
-	}
-	blocks_lock();
-	struct block *block = block_new(pool->device, BLOCK_POOLED, data->bytes);
-	blocks_unlock();
-	if (block == NULL) {
-		return CU_OUT_OF_MEMORY;
-	}
-	pthread_mutex_lock(&mutex);
-	pool->used += pooled_size(data->bytes);
-	pthread_mutex_unlock(&mutex);
-	ledger_requested(pool->domain, (int64_t)data->bytes);
-	block->pool = pool;
-	*address = block->address;
-	return CU_OK;
 }

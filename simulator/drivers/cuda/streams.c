@@ -1,4 +1,5 @@
-/* Streams: creation, queries, waits. The order of work is the timeline's; a stream is a position in it. */
+/* Streams: creation, queries, waits. The order of work is the timeline's; a stream is a position in
+ * it. */
 #include "streams.h"
 
 #include <stdlib.h>
@@ -23,9 +24,12 @@ stream_checked(void *handle)
 			if (fresh == NULL) {
 				return NULL;
 			}
-			*fresh = (struct stream){.magic = STREAM_MAGIC, .context = context, .live = true};
+			*fresh = (struct stream){
+			    .magic = STREAM_MAGIC, .context = context, .live = true};
 			struct stream *none = NULL;
-			if (!__atomic_compare_exchange_n(&context->default_stream, &none, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+			if (!__atomic_compare_exchange_n(&context->default_stream, &none, fresh,
+							 false, __ATOMIC_ACQ_REL,
+							 __ATOMIC_ACQUIRE)) {
 				free(fresh);
 			}
 		}
@@ -59,7 +63,8 @@ fake_cuStreamCreateWithPriority(struct stream **out, unsigned flags, int priorit
 	if (stream == NULL) {
 		return CU_OUT_OF_MEMORY;
 	}
-	*stream = (struct stream){.magic = STREAM_MAGIC, .context = context, .flags = flags, .live = true};
+	*stream = (struct stream){
+	    .magic = STREAM_MAGIC, .context = context, .flags = flags, .live = true};
 	stream->priority = priority > 0 ? 0 : (priority < -5 ? -5 : priority);
 	stream->id = atomic_fetch_add(&next_id, 1);
 	*out = stream;
@@ -130,7 +135,8 @@ fake_cuStreamSynchronize(void *handle)
 cu_result
 fake_cuCtxSynchronize_v2(void *handle)
 {
-	const struct context *context = handle != NULL ? context_checked(handle) : context_current();
+	const struct context *context =
+	    handle != NULL ? context_checked(handle) : context_current();
 	if (context == NULL) {
 		return CU_INVALID_CONTEXT;
 	}
@@ -244,7 +250,8 @@ fake_cuLaunchHostFunc(void *handle, void (*function)(void *), void *argument)
 }
 
 cu_result
-fake_cuStreamAddCallback(void *handle, void (*function)(void *, cu_result, void *), void *argument, unsigned flags)
+fake_cuStreamAddCallback(void *handle, void (*function)(void *, cu_result, void *), void *argument,
+			 unsigned flags)
 {
 	const struct stream *stream = stream_checked(handle);
 	if (stream == NULL || function == NULL || flags != 0) {

@@ -68,7 +68,8 @@ free_if_unused(struct allocation *allocation)
 }
 
 cu_result
-fake_cuMemGetAllocationGranularity(size_t *granularity, const struct properties *properties, int option)
+fake_cuMemGetAllocationGranularity(size_t *granularity, const struct properties *properties,
+				   int option)
 {
 	if (granularity == NULL || properties == NULL || option < 0 || option > 1) {
 		return CU_INVALID_VALUE;
@@ -78,9 +79,11 @@ fake_cuMemGetAllocationGranularity(size_t *granularity, const struct properties 
 }
 
 cu_result
-fake_cuMemCreate(cu_mem_handle *out, size_t bytes, const struct properties *properties, unsigned long long flags)
+fake_cuMemCreate(cu_mem_handle *out, size_t bytes, const struct properties *properties,
+		 unsigned long long flags)
 {
-	if (out == NULL || properties == NULL || flags != 0 || properties->type != 1 || bytes == 0 || bytes % GRANULARITY != 0) {
+	if (out == NULL || properties == NULL || flags != 0 || properties->type != 1 ||
+	    bytes == 0 || bytes % GRANULARITY != 0) {
 		return CU_INVALID_VALUE;
 	}
 	bool on_device = properties->location.type == LOCATION_DEVICE;
@@ -124,10 +127,12 @@ fake_cuMemRelease(cu_mem_handle handle)
 
 /* flags must be 0; a wish for an address is only a wish. */
 cu_result
-fake_cuMemAddressReserve(cu_deviceptr *out, size_t bytes, size_t alignment, cu_deviceptr wish, unsigned long long flags)
+fake_cuMemAddressReserve(cu_deviceptr *out, size_t bytes, size_t alignment, cu_deviceptr wish,
+			 unsigned long long flags)
 {
 	(void)wish;
-	if (out == NULL || bytes == 0 || bytes % GRANULARITY != 0 || flags != 0 || (alignment & (alignment - 1)) != 0) {
+	if (out == NULL || bytes == 0 || bytes % GRANULARITY != 0 || flags != 0 ||
+	    (alignment & (alignment - 1)) != 0) {
 		return CU_INVALID_VALUE;
 	}
 	blocks_lock();
@@ -162,7 +167,8 @@ fake_cuMemAddressFree(cu_deviceptr address, size_t bytes)
 	pthread_mutex_lock(&mutex);
 	blocks_lock();
 	struct block *block = block_at(address);
-	if (block != NULL && block->use == BLOCK_RESERVED && block->bytes == bytes && !range_is_mapped(address, bytes)) {
+	if (block != NULL && block->use == BLOCK_RESERVED && block->bytes == bytes &&
+	    !range_is_mapped(address, bytes)) {
 		block_delete(block);
 		result = CU_OK;
 	}
@@ -176,16 +182,19 @@ in_reservation(uint64_t address, uint64_t bytes)
 {
 	blocks_lock();
 	const struct block *block = block_find(address);
-	bool inside = block != NULL && block->use == BLOCK_RESERVED && address + bytes <= block->address + block->bytes;
+	bool inside = block != NULL && block->use == BLOCK_RESERVED &&
+		      address + bytes <= block->address + block->bytes;
 	blocks_unlock();
 	return inside;
 }
 
 cu_result
-fake_cuMemMap(cu_deviceptr address, size_t bytes, size_t offset, cu_mem_handle handle, unsigned long long flags)
+fake_cuMemMap(cu_deviceptr address, size_t bytes, size_t offset, cu_mem_handle handle,
+	      unsigned long long flags)
 {
 	struct allocation *allocation = allocation_checked(handle);
-	bool fits = allocation != NULL && bytes != 0 && offset <= allocation->bytes && bytes <= allocation->bytes - offset;
+	bool fits = allocation != NULL && bytes != 0 && offset <= allocation->bytes &&
+		    bytes <= allocation->bytes - offset;
 	if (!fits || flags != 0 || bytes % GRANULARITY != 0 || !in_reservation(address, bytes)) {
 		return CU_INVALID_VALUE;
 	}
@@ -229,7 +238,8 @@ fake_cuMemUnmap(cu_deviceptr address, size_t bytes)
 }
 
 cu_result
-fake_cuMemSetAccess(cu_deviceptr address, size_t bytes, const struct access_description *list, size_t count)
+fake_cuMemSetAccess(cu_deviceptr address, size_t bytes, const struct access_description *list,
+		    size_t count)
 {
 	pthread_mutex_lock(&mutex);
 	bool mapped = range_is_mapped(address, bytes);
@@ -238,7 +248,8 @@ fake_cuMemSetAccess(cu_deviceptr address, size_t bytes, const struct access_desc
 }
 
 cu_result
-fake_cuMemGetAccess(unsigned long long *flags, const struct location *location, cu_deviceptr address)
+fake_cuMemGetAccess(unsigned long long *flags, const struct location *location,
+		    cu_deviceptr address)
 {
 	if (flags == NULL || location == NULL) {
 		return CU_INVALID_VALUE;
@@ -283,7 +294,8 @@ static bool
 make_shared(struct allocation *allocation)
 {
 	if (!allocation->shared && allocation->on_device) {
-		int index = shared_create(allocation->domain, KIND_VMM, allocation->bytes, &allocation->generation);
+		int index = shared_create(allocation->domain, KIND_VMM, allocation->bytes,
+					  &allocation->generation);
 		allocation->share = (uint32_t)index;
 		allocation->shared = index >= 0;
 	}
@@ -291,10 +303,12 @@ make_shared(struct allocation *allocation)
 }
 
 cu_result
-fake_cuMemExportToShareableHandle(void *out, cu_mem_handle handle, int type, unsigned long long flags)
+fake_cuMemExportToShareableHandle(void *out, cu_mem_handle handle, int type,
+				  unsigned long long flags)
 {
 	struct allocation *allocation = allocation_checked(handle);
-	if (out == NULL || allocation == NULL || flags != 0 || (type != HANDLE_FD && type != HANDLE_FABRIC)) {
+	if (out == NULL || allocation == NULL || flags != 0 ||
+	    (type != HANDLE_FD && type != HANDLE_FABRIC)) {
 		return CU_INVALID_VALUE;
 	}
 	pthread_mutex_lock(&mutex);
@@ -303,7 +317,8 @@ fake_cuMemExportToShareableHandle(void *out, cu_mem_handle handle, int type, uns
 	if (!shared) {
 		return CU_NOT_SUPPORTED;
 	}
-	struct shareable data = {ALLOCATION_MAGIC, allocation->share, allocation->domain, allocation->generation, allocation->bytes, allocation->properties};
+	struct shareable data = {ALLOCATION_MAGIC,       allocation->share, allocation->domain,
+				 allocation->generation, allocation->bytes, allocation->properties};
 	if (type == HANDLE_FABRIC) {
 		memset(out, 0, 64);
 		memcpy(out, &data, sizeof data < 64 ? sizeof data : 64);

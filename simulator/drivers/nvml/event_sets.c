@@ -8,7 +8,8 @@
 #include "nvml.h"
 
 static const uint64_t SET_MAGIC = 0x7465737674657665ULL;
-static const uint64_t SUPPORTED = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000;
+static const uint64_t SUPPORTED = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x80 | 0x100 | 0x200 | 0x400 |
+				  0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000;
 
 /* While it waits, a process looks at the control file this often. */
 enum { LOOK_MS = 25 };
@@ -60,7 +61,9 @@ fake_nvmlDeviceGetSupportedEventTypes(void *device, unsigned long long *types)
 		return NVML_INVALID_ARGUMENT;
 	}
 	if (result == NVML_OK) {
-		*types = handle_card(handle)->ecc ? SUPPORTED : SUPPORTED & ~(uint64_t)(EVENT_SINGLE_BIT | EVENT_DOUBLE_BIT);
+		*types = handle_card(handle)->ecc
+			     ? SUPPORTED
+			     : SUPPORTED & ~(uint64_t)(EVENT_SINGLE_BIT | EVENT_DOUBLE_BIT);
 	}
 	return result;
 }
@@ -124,7 +127,9 @@ fake_nvmlEventSetWait_v2(void *handle, struct nvml_event_data *out, unsigned tim
 	for (;;) {
 		control_poll();
 		if (next_event(set, &event)) {
-			*out = (struct nvml_event_data){handle_of(event.card, 0), event.type, event.data, event.gpu_instance, event.compute_instance};
+			*out = (struct nvml_event_data){handle_of(event.card, 0), event.type,
+							event.data, event.gpu_instance,
+							event.compute_instance};
 			return NVML_OK;
 		}
 		uint64_t now = now_ms();
@@ -134,7 +139,8 @@ fake_nvmlEventSetWait_v2(void *handle, struct nvml_event_data *out, unsigned tim
 		if (atomic_load(&region()->driver_state) != 0) {
 			return (nvml_result)atomic_load(&region()->driver_state);
 		}
-		events_sleep(atomic_load(&set->seen), end - now < LOOK_MS ? (uint32_t)(end - now) : LOOK_MS);
+		events_sleep(atomic_load(&set->seen),
+			     end - now < LOOK_MS ? (uint32_t)(end - now) : LOOK_MS);
 	}
 }
 
@@ -142,7 +148,8 @@ nvml_result
 fake_nvmlEventSetWait(void *handle, struct nvml_event_data *out, unsigned timeout_ms)
 {
 	struct nvml_event_data full;
-	nvml_result result = out != NULL ? fake_nvmlEventSetWait_v2(handle, &full, timeout_ms) : NVML_INVALID_ARGUMENT;
+	nvml_result result = out != NULL ? fake_nvmlEventSetWait_v2(handle, &full, timeout_ms)
+					 : NVML_INVALID_ARGUMENT;
 	if (result == NVML_OK) {
 		out->device = full.device;
 		out->type = full.type;

@@ -25,7 +25,8 @@ handle_check(void *device, const char *symbol, const struct handle **out)
 {
 	const struct handle *handle = device;
 	uintptr_t offset = (uintptr_t)device - (uintptr_t)handles;
-	if (offset >= sizeof handles || offset % sizeof *handle != 0 || handle->magic != HANDLE_MAGIC) {
+	if (offset >= sizeof handles || offset % sizeof *handle != 0 ||
+	    handle->magic != HANDLE_MAGIC) {
 		return NVML_INVALID_ARGUMENT;
 	}
 	int fault = faults_on_card(symbol, handle->card);
@@ -143,7 +144,10 @@ fake_nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
 			gi = 0;
 		}
 		for (uint32_t i = 1; i < DOMAINS_PER_CARD; i++) {
-			gi = card->mig[i - 1].live && visible_instance(c, i) && strcasecmp(card->mig[i - 1].uuid, uuid) == 0 ? i : gi;
+			gi = card->mig[i - 1].live && visible_instance(c, i) &&
+				     strcasecmp(card->mig[i - 1].uuid, uuid) == 0
+				 ? i
+				 : gi;
 		}
 		if (gi < DOMAINS_PER_CARD) {
 			if (atomic_load(&region()->health[c].lost) != 0) {
@@ -159,7 +163,8 @@ fake_nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
 nvml_result
 fake_nvmlDeviceGetHandleBySerial(const char *serial, void **device)
 {
-	for (uint32_t c = 0; serial != NULL && device != NULL && c < region()->inventory.card_count; c++) {
+	for (uint32_t c = 0; serial != NULL && device != NULL && c < region()->inventory.card_count;
+	     c++) {
 		if (visible_card(c) && strcmp(region()->inventory.cards[c].serial, serial) == 0) {
 			*device = handle_of(c, 0);
 			return NVML_OK;
@@ -185,7 +190,8 @@ fake_nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **device)
 	}
 	for (uint32_t c = 0; c < region()->inventory.card_count; c++) {
 		const struct card *card = &region()->inventory.cards[c];
-		if (visible_card(c) && card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot) {
+		if (visible_card(c) && card->pci_domain == domain && card->pci_bus == bus &&
+		    card->pci_device == slot) {
 			if (atomic_load(&region()->health[c].lost) != 0) {
 				return NVML_GPU_IS_LOST;
 			}

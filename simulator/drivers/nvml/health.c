@@ -31,9 +31,11 @@ fake_nvmlDeviceGetEccMode(void *device, unsigned *current, unsigned *pending)
 	return NVML_OK;
 }
 
-/* Error types: 0 corrected, 1 uncorrected. Counters: 0 since the last load, 1 for life; equal here. */
+/* Error types: 0 corrected, 1 uncorrected. Counters: 0 since the last load, 1 for life; equal here.
+ */
 nvml_result
-fake_nvmlDeviceGetTotalEccErrors(void *device, unsigned type, unsigned counter, unsigned long long *count)
+fake_nvmlDeviceGetTotalEccErrors(void *device, unsigned type, unsigned counter,
+				 unsigned long long *count)
 {
 	const struct card_health *state = NULL;
 	nvml_result result = health(device, "nvmlDeviceGetTotalEccErrors", &state);
@@ -49,7 +51,8 @@ fake_nvmlDeviceGetTotalEccErrors(void *device, unsigned type, unsigned counter, 
 
 /* Locations: 2 is device memory, where all of our errors are. */
 nvml_result
-fake_nvmlDeviceGetMemoryErrorCounter(void *device, unsigned type, unsigned counter, unsigned location, unsigned long long *count)
+fake_nvmlDeviceGetMemoryErrorCounter(void *device, unsigned type, unsigned counter,
+				     unsigned location, unsigned long long *count)
 {
 	nvml_result result = fake_nvmlDeviceGetTotalEccErrors(device, type, counter, count);
 	if (result == NVML_OK && location > 8) {
@@ -62,15 +65,18 @@ fake_nvmlDeviceGetMemoryErrorCounter(void *device, unsigned type, unsigned count
 }
 
 nvml_result
-fake_nvmlDeviceGetRemappedRows(void *device, unsigned *correctable, unsigned *uncorrectable, unsigned *pending, unsigned *failed)
+fake_nvmlDeviceGetRemappedRows(void *device, unsigned *correctable, unsigned *uncorrectable,
+			       unsigned *pending, unsigned *failed)
 {
 	const struct card_health *state = NULL;
 	nvml_result result = health(device, "nvmlDeviceGetRemappedRows", &state);
-	if (result != NVML_OK || correctable == NULL || uncorrectable == NULL || pending == NULL || failed == NULL) {
+	if (result != NVML_OK || correctable == NULL || uncorrectable == NULL || pending == NULL ||
+	    failed == NULL) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
 	if (card_model(handle_card(device))->arch < 7) {
-		return NVML_NOT_SUPPORTED; /* rows are remapped from Ampere on; older cards retire pages */
+		return NVML_NOT_SUPPORTED; /* rows are remapped from Ampere on; older cards retire
+					      pages */
 	}
 	*correctable = state->remapped_correctable;
 	*uncorrectable = state->remapped_uncorrectable;
@@ -80,7 +86,8 @@ fake_nvmlDeviceGetRemappedRows(void *device, unsigned *correctable, unsigned *un
 }
 
 nvml_result
-fake_nvmlDeviceGetRetiredPages_v2(void *device, unsigned cause, unsigned *count, unsigned long long *addresses, unsigned long long *times)
+fake_nvmlDeviceGetRetiredPages_v2(void *device, unsigned cause, unsigned *count,
+				  unsigned long long *addresses, unsigned long long *times)
 {
 	const struct card_health *state = NULL;
 	nvml_result result = health(device, "nvmlDeviceGetRetiredPages_v2", &state);
@@ -97,7 +104,8 @@ fake_nvmlDeviceGetRetiredPages_v2(void *device, unsigned cause, unsigned *count,
 }
 
 nvml_result
-fake_nvmlDeviceGetRetiredPages(void *device, unsigned cause, unsigned *count, unsigned long long *addresses)
+fake_nvmlDeviceGetRetiredPages(void *device, unsigned cause, unsigned *count,
+			       unsigned long long *addresses)
 {
 	return fake_nvmlDeviceGetRetiredPages_v2(device, cause, count, addresses, NULL);
 }
@@ -171,7 +179,8 @@ read_field(const struct handle *handle, struct nvml_field *field)
 		set_u32(field, 40);
 		break;
 	case FIELD_ENERGY:
-		set_u64(field, region()->domains[handle_domain(handle)].busy_ns / 1000000 * card_model(card)->power_w);
+		set_u64(field, region()->domains[handle_domain(handle)].busy_ns / 1000000 *
+				   card_model(card)->power_w);
 		break;
 	case FIELD_NVLINK_COUNT:
 		set_u32(field, card_model(card)->nvlinks);

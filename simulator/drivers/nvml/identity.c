@@ -16,7 +16,8 @@ fake_nvmlDeviceGetName(void *device, char *buffer, unsigned room)
 	if (handle->gi == 0) {
 		return copy_out(handle_card(handle)->name, buffer, room);
 	}
-	snprintf(text, sizeof text, "%s MIG %s", handle_card(handle)->name, mig_profile_of(&handle_card(handle)->mig[handle->gi - 1])->name);
+	snprintf(text, sizeof text, "%s MIG %s", handle_card(handle)->name,
+		 mig_profile_of(&handle_card(handle)->mig[handle->gi - 1])->name);
 	return copy_out(text, buffer, room);
 }
 
@@ -29,7 +30,8 @@ fake_nvmlDeviceGetUUID(void *device, char *buffer, unsigned room)
 		return result;
 	}
 	const struct card *card = handle_card(handle);
-	return copy_out(handle->gi == 0 ? card->uuid : card->mig[handle->gi - 1].uuid, buffer, room);
+	return copy_out(handle->gi == 0 ? card->uuid : card->mig[handle->gi - 1].uuid, buffer,
+			room);
 }
 
 nvml_result
@@ -92,7 +94,8 @@ nvml_result
 fake_nvmlDeviceGetPciInfo_v2(void *device, struct nvml_pci_info_v2 *out)
 {
 	struct nvml_pci_info wide;
-	nvml_result result = out != NULL ? fake_nvmlDeviceGetPciInfo_v3(device, &wide) : NVML_INVALID_ARGUMENT;
+	nvml_result result =
+	    out != NULL ? fake_nvmlDeviceGetPciInfo_v3(device, &wide) : NVML_INVALID_ARGUMENT;
 	if (result == NVML_OK) {
 		memset(out, 0, sizeof *out);
 		memcpy(out->bus_id, wide.bus_id_legacy, sizeof out->bus_id);
@@ -194,7 +197,8 @@ bus_width_of(const struct card *card)
 static unsigned
 cores_of(const struct card *card)
 {
-	return card->sm_count * (card_model(card)->arch == 7 && card_model(card)->cc_minor == 0 ? 64 : 128);
+	return card->sm_count *
+	       (card_model(card)->arch == 7 && card_model(card)->cc_minor == 0 ? 64 : 128);
 }
 
 nvml_result

@@ -15,7 +15,8 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static bool
 works_uninitialised(const char *symbol)
 {
-	return strncmp(symbol, "nvmlInit", 8) == 0 || strcmp(symbol, "nvmlErrorString") == 0 || strcmp(symbol, "nvmlInternalGetExportTable") == 0;
+	return strncmp(symbol, "nvmlInit", 8) == 0 || strcmp(symbol, "nvmlErrorString") == 0 ||
+	       strcmp(symbol, "nvmlInternalGetExportTable") == 0;
 }
 
 /* The gate of this library is always shut, so that every call looks at the control file. */
@@ -29,7 +30,8 @@ gate_refuses(const char *symbol)
 		return NVML_UNINITIALIZED;
 	}
 	control_poll();
-	return strcmp(symbol, "nvmlShutdown") == 0 ? NVML_OK : (int)atomic_load(&region()->driver_state);
+	return strcmp(symbol, "nvmlShutdown") == 0 ? NVML_OK
+						   : (int)atomic_load(&region()->driver_state);
 }
 
 static void
@@ -143,7 +145,8 @@ fake_nvmlErrorString(nvml_result code)
 	    "No GPUs found",
 	    "Invalid State",
 	};
-	return code >= 0 && (unsigned)code < sizeof texts / sizeof texts[0] ? texts[code] : "Unknown Error";
+	return code >= 0 && (unsigned)code < sizeof texts / sizeof texts[0] ? texts[code]
+									    : "Unknown Error";
 }
 
 nvml_result
@@ -169,7 +172,8 @@ nvml_result
 fake_nvmlSystemGetNVMLVersion(char *buffer, unsigned room)
 {
 	char text[64];
-	snprintf(text, sizeof text, "%d.%s", region()->inventory.cuda_version / 1000, region()->inventory.driver);
+	snprintf(text, sizeof text, "%d.%s", region()->inventory.cuda_version / 1000,
+		 region()->inventory.driver);
 	return copy_out(text, buffer, room);
 }
 

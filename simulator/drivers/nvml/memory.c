@@ -11,7 +11,8 @@ fake_nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *out)
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
 	uint32_t domain = handle_domain(handle);
-	uint64_t reserved = handle->gi == 0 ? handle_card(handle)->reserved_bytes : domain_total(domain) / 128;
+	uint64_t reserved =
+	    handle->gi == 0 ? handle_card(handle)->reserved_bytes : domain_total(domain) / 128;
 	out->total = domain_total(domain);
 	out->used = domain_used(domain) + reserved;
 	out->free = out->used < out->total ? out->total - out->used : 0;
@@ -28,7 +29,8 @@ fake_nvmlDeviceGetMemoryInfo_v2(void *device, struct nvml_memory_v2 *out)
 	nvml_result result = fake_nvmlDeviceGetMemoryInfo(device, &plain);
 	if (result == NVML_OK) {
 		const struct handle *handle = device;
-		uint64_t reserved = handle->gi == 0 ? handle_card(handle)->reserved_bytes : plain.total / 128;
+		uint64_t reserved =
+		    handle->gi == 0 ? handle_card(handle)->reserved_bytes : plain.total / 128;
 		out->total = plain.total;
 		out->reserved = reserved;
 		out->used = plain.used - reserved;

@@ -56,13 +56,15 @@ nvml_result
 fake_nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **out)
 {
 	const struct handle *handle = NULL;
-	nvml_result result = handle_check_card(device, "nvmlDeviceGetMigDeviceHandleByIndex", &handle);
+	nvml_result result =
+	    handle_check_card(device, "nvmlDeviceGetMigDeviceHandleByIndex", &handle);
 	if (result != NVML_OK || out == NULL || index >= MAX_INSTANCES) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
 	unsigned left = index;
 	for (uint32_t gi = 1; gi < DOMAINS_PER_CARD; gi++) {
-		if (handle_card(handle)->mig[gi - 1].live && visible_instance(handle->card, gi) && left-- == 0) {
+		if (handle_card(handle)->mig[gi - 1].live && visible_instance(handle->card, gi) &&
+		    left-- == 0) {
 			*out = handle_of(handle->card, gi);
 			return NVML_OK;
 		}
@@ -123,7 +125,8 @@ nvml_result
 fake_nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *device, void **out)
 {
 	const struct handle *handle = NULL;
-	nvml_result result = mig_handle(device, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", &handle);
+	nvml_result result =
+	    mig_handle(device, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", &handle);
 	if (result == NVML_OK && out == NULL) {
 		return NVML_INVALID_ARGUMENT;
 	}
@@ -141,7 +144,8 @@ fake_nvmlDeviceGetAttributes_v2(void *device, struct nvml_attributes *out)
 	if (result != NVML_OK || out == NULL) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
-	const struct mig_profile *profile = mig_profile_of(&handle_card(handle)->mig[handle->gi - 1]);
+	const struct mig_profile *profile =
+	    mig_profile_of(&handle_card(handle)->mig[handle->gi - 1]);
 	*out = (struct nvml_attributes){
 	    .sm_count = profile->sm_count,
 	    .copy_engines = profile->slices,
@@ -159,16 +163,18 @@ fake_nvmlDeviceGetAttributes(void *device, struct nvml_attributes *out)
 	return fake_nvmlDeviceGetAttributes_v2(device, out);
 }
 
-/* Profiles by NVML's constants: 0 one slice, 1 two, 2 three, 3 four, 4 seven, 5 eight, 6 six, 7 one slice with
- * media, 8 two with media, 9 one slice with double memory. */
+/* Profiles by NVML's constants: 0 one slice, 1 two, 2 three, 3 four, 4 seven, 5 eight, 6 six, 7 one
+ * slice with media, 8 two with media, 9 one slice with double memory. */
 static const struct mig_profile *
 profile_by_constant(const struct card *card, unsigned constant)
 {
 	static const unsigned slices[] = {1, 2, 3, 4, 7, 8, 6, 0, 0, 1};
-	for (unsigned i = 0; constant < sizeof slices / sizeof slices[0] && i < mig_profile_count; i++) {
+	for (unsigned i = 0; constant < sizeof slices / sizeof slices[0] && i < mig_profile_count;
+	     i++) {
 		const struct mig_profile *profile = &mig_profiles[i];
 		bool doubled = profile->memory_slices > profile->slices && profile->slices == 1;
-		if (strcmp(profile->family, card_model(card)->mig) == 0 && profile->slices == slices[constant] && doubled == (constant == 9)) {
+		if (strcmp(profile->family, card_model(card)->mig) == 0 &&
+		    profile->slices == slices[constant] && doubled == (constant == 9)) {
 			return profile;
 		}
 	}
@@ -179,7 +185,8 @@ static const struct mig_profile *
 profile_by_id(const struct card *card, unsigned id)
 {
 	for (unsigned i = 0; i < mig_profile_count; i++) {
-		if (strcmp(mig_profiles[i].family, card_model(card)->mig) == 0 && mig_profiles[i].id == id) {
+		if (strcmp(mig_profiles[i].family, card_model(card)->mig) == 0 &&
+		    mig_profiles[i].id == id) {
 			return &mig_profiles[i];
 		}
 	}
@@ -187,10 +194,12 @@ profile_by_id(const struct card *card, unsigned id)
 }
 
 nvml_result
-fake_nvmlDeviceGetGpuInstanceProfileInfo(void *device, unsigned constant, struct nvml_gpu_instance_profile *out)
+fake_nvmlDeviceGetGpuInstanceProfileInfo(void *device, unsigned constant,
+					 struct nvml_gpu_instance_profile *out)
 {
 	const struct handle *handle = NULL;
-	nvml_result result = handle_check_card(device, "nvmlDeviceGetGpuInstanceProfileInfo", &handle);
+	nvml_result result =
+	    handle_check_card(device, "nvmlDeviceGetGpuInstanceProfileInfo", &handle);
 	if (result != NVML_OK || out == NULL) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
@@ -211,7 +220,8 @@ fake_nvmlDeviceGetGpuInstanceProfileInfo(void *device, unsigned constant, struct
 }
 
 nvml_result
-fake_nvmlDeviceGetGpuInstanceProfileInfoV(void *device, unsigned constant, struct nvml_gpu_instance_profile_v2 *out)
+fake_nvmlDeviceGetGpuInstanceProfileInfoV(void *device, unsigned constant,
+					  struct nvml_gpu_instance_profile_v2 *out)
 {
 	struct nvml_gpu_instance_profile plain;
 	if (out == NULL || out->version != NVML_VERSION(struct nvml_gpu_instance_profile_v2, 2)) {
@@ -220,7 +230,8 @@ fake_nvmlDeviceGetGpuInstanceProfileInfoV(void *device, unsigned constant, struc
 	nvml_result result = fake_nvmlDeviceGetGpuInstanceProfileInfo(device, constant, &plain);
 	if (result == NVML_OK) {
 		uint32_t version = out->version;
-		const struct mig_profile *profile = profile_by_constant(handle_card(device), constant);
+		const struct mig_profile *profile =
+		    profile_by_constant(handle_card(device), constant);
 		*out = (struct nvml_gpu_instance_profile_v2){
 		    .version = version,
 		    .id = plain.id,
@@ -237,10 +248,12 @@ fake_nvmlDeviceGetGpuInstanceProfileInfoV(void *device, unsigned constant, struc
 }
 
 nvml_result
-fake_nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *device, unsigned id, struct nvml_placement *out, unsigned *count)
+fake_nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *device, unsigned id,
+						   struct nvml_placement *out, unsigned *count)
 {
 	const struct handle *handle = NULL;
-	nvml_result result = handle_check_card(device, "nvmlDeviceGetGpuInstancePossiblePlacements_v2", &handle);
+	nvml_result result =
+	    handle_check_card(device, "nvmlDeviceGetGpuInstancePossiblePlacements_v2", &handle);
 	if (result != NVML_OK || count == NULL) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
@@ -256,7 +269,8 @@ fake_nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *device, unsigned id, st
 }
 
 nvml_result
-fake_nvmlDeviceGetGpuInstancePossiblePlacements(void *device, unsigned id, struct nvml_placement *out, unsigned *count)
+fake_nvmlDeviceGetGpuInstancePossiblePlacements(void *device, unsigned id,
+						struct nvml_placement *out, unsigned *count)
 {
 	return fake_nvmlDeviceGetGpuInstancePossiblePlacements_v2(device, id, out, count);
 }
@@ -265,7 +279,8 @@ nvml_result
 fake_nvmlDeviceGetGpuInstanceRemainingCapacity(void *device, unsigned id, unsigned *count)
 {
 	const struct handle *handle = NULL;
-	nvml_result result = handle_check_card(device, "nvmlDeviceGetGpuInstanceRemainingCapacity", &handle);
+	nvml_result result =
+	    handle_check_card(device, "nvmlDeviceGetGpuInstanceRemainingCapacity", &handle);
 	if (result != NVML_OK || count == NULL) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
@@ -327,7 +342,10 @@ fake_nvmlGpuInstanceGetInfo(void *instance, struct nvml_gpu_instance_info *out)
 		return NVML_INVALID_ARGUMENT;
 	}
 	const struct mig_instance *mig = &region()->inventory.cards[card].mig[gi - 1];
-	*out = (struct nvml_gpu_instance_info){handle_of(card, 0), gi, mig_profile_of(mig)->id, {mig->start, mig_profile_of(mig)->memory_slices}};
+	*out = (struct nvml_gpu_instance_info){handle_of(card, 0),
+					       gi,
+					       mig_profile_of(mig)->id,
+					       {mig->start, mig_profile_of(mig)->memory_slices}};
 	return NVML_OK;
 }
 
@@ -354,8 +372,10 @@ fake_nvmlComputeInstanceGetInfo_v2(void *instance, struct nvml_compute_instance_
 	if (out == NULL || !instance_from(instance, 1, &card, &gi)) {
 		return NVML_INVALID_ARGUMENT;
 	}
-	const struct mig_profile *profile = mig_profile_of(&region()->inventory.cards[card].mig[gi - 1]);
-	*out = (struct nvml_compute_instance_info){handle_of(card, 0), &instance_marks[card][gi][0], 0, profile->id, {0, profile->slices}};
+	const struct mig_profile *profile =
+	    mig_profile_of(&region()->inventory.cards[card].mig[gi - 1]);
+	*out = (struct nvml_compute_instance_info){
+	    handle_of(card, 0), &instance_marks[card][gi][0], 0, profile->id, {0, profile->slices}};
 	return NVML_OK;
 }
 
@@ -407,7 +427,8 @@ fake_nvmlGpuInstanceDestroy(void *instance)
 	return NVML_OK;
 }
 
-/* GPU instances come with a compute instance that fills them: creating it again finds it, destroying it is idle. */
+/* GPU instances come with a compute instance that fills them: creating it again finds it,
+ * destroying it is idle. */
 nvml_result
 fake_nvmlGpuInstanceCreateComputeInstance(void *instance, unsigned id, void **out)
 {

@@ -1,5 +1,6 @@
 /* The parts of NVML's binary interface that this library speaks, in our own words. A test compiles
- * tests/native/drivers/nvml_abi_check.c, which compares every figure here with NVIDIA's own header. */
+ * tests/native/drivers/nvml_abi_check.c, which compares every figure here with NVIDIA's own header.
+ */
 #ifndef GPUSLICE_FAKE_NVML_ABI_H
 #define GPUSLICE_FAKE_NVML_ABI_H
 
@@ -138,7 +139,13 @@ union nvml_value {
 	uint16_t u16;
 };
 
-enum { NVML_VALUE_DOUBLE = 0, NVML_VALUE_U32 = 1, NVML_VALUE_ULONG = 2, NVML_VALUE_U64 = 3, NVML_VALUE_S64 = 4 };
+enum {
+	NVML_VALUE_DOUBLE = 0,
+	NVML_VALUE_U32 = 1,
+	NVML_VALUE_ULONG = 2,
+	NVML_VALUE_U64 = 3,
+	NVML_VALUE_S64 = 4
+};
 
 struct nvml_field {
 	uint32_t field;

@@ -1,4 +1,5 @@
-/* Who uses a card: process lists of all versions, and what each process used of the multiprocessors. */
+/* Who uses a card: process lists of all versions, and what each process used of the
+ * multiprocessors. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,11 +17,13 @@ struct user {
 	uint32_t foreign_percent;
 };
 
-/* A process that this namespace cannot name is left out, as the driver does for other containers. */
+/* A process that this namespace cannot name is left out, as the driver does for other containers.
+ */
 static uint32_t
 shown_pid(uint32_t client)
 {
-	return region()->inventory.pids_in_container ? (uint32_t)region()->clients[client].pid : (uint32_t)client_visible_pid(client);
+	return region()->inventory.pids_in_container ? (uint32_t)region()->clients[client].pid
+						     : (uint32_t)client_visible_pid(client);
 }
 
 static void
@@ -34,10 +37,12 @@ add_client(uint32_t client, const struct handle *handle, struct user *users, uns
 		for (unsigned k = 0; k < KIND_COUNT; k++) {
 			bytes += holding->bytes[k];
 		}
-		bool here = holding->domain / DOMAINS_PER_CARD == handle->card && (handle->gi == 0 || handle->gi == gi);
+		bool here = holding->domain / DOMAINS_PER_CARD == handle->card &&
+			    (handle->gi == 0 || handle->gi == gi);
 		uint32_t pid = here && bytes != 0 ? shown_pid(client) : 0;
 		if (pid != 0) {
-			users[(*count)++] = (struct user){.pid = pid, .gi = gi, .bytes = bytes, .work = &holding->work};
+			users[(*count)++] = (struct user){
+			    .pid = pid, .gi = gi, .bytes = bytes, .work = &holding->work};
 		}
 	}
 }
@@ -56,7 +61,9 @@ collect(const struct handle *handle, struct user *users)
 	for (unsigned f = 0; f < MAX_FOREIGN && handle->gi == 0 && count < MAX_LIST; f++) {
 		const struct foreign_process *foreign = &handle_card(handle)->foreign[f];
 		if (foreign->pid != 0) {
-			users[count++] = (struct user){.pid = foreign->pid, .bytes = foreign->bytes, .foreign_percent = foreign->sm_percent};
+			users[count++] = (struct user){.pid = foreign->pid,
+						       .bytes = foreign->bytes,
+						       .foreign_percent = foreign->sm_percent};
 		}
 	}
 	return count;
@@ -96,29 +103,35 @@ fill_v2(void *device, const char *symbol, unsigned *count, struct nvml_process_v
 		return NVML_INSUFFICIENT_SIZE;
 	}
 	for (unsigned i = 0; i < found; i++) {
-		out[i] = (struct nvml_process_v2){users[i].pid, users[i].bytes, shown_instance(&users[i]), users[i].gi == 0 ? UINT32_MAX : 0};
+		out[i] = (struct nvml_process_v2){users[i].pid, users[i].bytes,
+						  shown_instance(&users[i]),
+						  users[i].gi == 0 ? UINT32_MAX : 0};
 	}
 	return NVML_OK;
 }
 
 nvml_result
-fake_nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct nvml_process_v2 *out)
+fake_nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count,
+					     struct nvml_process_v2 *out)
 {
 	return fill_v2(device, "nvmlDeviceGetComputeRunningProcesses_v3", count, out);
 }
 
 nvml_result
-fake_nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *count, struct nvml_process_v2 *out)
+fake_nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *count,
+					     struct nvml_process_v2 *out)
 {
 	return fill_v2(device, "nvmlDeviceGetComputeRunningProcesses_v2", count, out);
 }
 
 nvml_result
-fake_nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, struct nvml_process_v1 *out)
+fake_nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count,
+					  struct nvml_process_v1 *out)
 {
 	struct user users[MAX_LIST];
 	unsigned found = 0;
-	nvml_result result = list_users(device, "nvmlDeviceGetComputeRunningProcesses", users, &found);
+	nvml_result result =
+	    list_users(device, "nvmlDeviceGetComputeRunningProcesses", users, &found);
 	if (result != NVML_OK || count == NULL) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
@@ -195,10 +208,13 @@ fake_nvmlDeviceGetRunningProcessDetailList(void *device, struct nvml_process_det
 {
 	struct user users[MAX_LIST];
 	unsigned found = 0;
-	if (out == NULL || out->version != NVML_VERSION(struct nvml_process_detail_list, 1) || out->mode > 2) {
-		return out != NULL && out->mode <= 2 ? NVML_ARGUMENT_VERSION_MISMATCH : NVML_INVALID_ARGUMENT;
+	if (out == NULL || out->version != NVML_VERSION(struct nvml_process_detail_list, 1) ||
+	    out->mode > 2) {
+		return out != NULL && out->mode <= 2 ? NVML_ARGUMENT_VERSION_MISMATCH
+						     : NVML_INVALID_ARGUMENT;
 	}
-	nvml_result result = list_users(device, "nvmlDeviceGetRunningProcessDetailList", users, &found);
+	nvml_result result =
+	    list_users(device, "nvmlDeviceGetRunningProcessDetailList", users, &found);
 	found = out->mode == 0 ? found : 0;
 	unsigned room = out->count;
 	if (result != NVML_OK) {
@@ -209,18 +225,24 @@ fake_nvmlDeviceGetRunningProcessDetailList(void *device, struct nvml_process_det
 		return NVML_INSUFFICIENT_SIZE;
 	}
 	for (unsigned i = 0; i < found; i++) {
-		out->list[i] = (struct nvml_process_detail){users[i].pid, users[i].bytes, shown_instance(&users[i]), users[i].gi == 0 ? UINT32_MAX : 0, 0};
+		out->list[i] = (struct nvml_process_detail){users[i].pid, users[i].bytes,
+							    shown_instance(&users[i]),
+							    users[i].gi == 0 ? UINT32_MAX : 0, 0};
 	}
 	return NVML_OK;
 }
 
 /* Samples of one process newer than a moment and old enough to show: the newest one's figures. */
 static bool
-newest_sample(const struct user *user, uint64_t since_us, uint64_t now_us, struct nvml_process_usage *out)
+newest_sample(const struct user *user, uint64_t since_us, uint64_t now_us,
+	      struct nvml_process_usage *out)
 {
 	uint64_t shown_until = now_us - region()->inventory.lag_ns / 1000;
 	if (user->work == NULL) {
-		*out = (struct nvml_process_usage){.timestamp_us = shown_until, .pid = user->pid, .sm = user->foreign_percent, .memory = user->foreign_percent / 2};
+		*out = (struct nvml_process_usage){.timestamp_us = shown_until,
+						   .pid = user->pid,
+						   .sm = user->foreign_percent,
+						   .memory = user->foreign_percent / 2};
 		return user->foreign_percent != 0;
 	}
 	uint32_t kept = user->work->sample_next < SAMPLES ? user->work->sample_next : SAMPLES;
@@ -228,7 +250,11 @@ newest_sample(const struct user *user, uint64_t since_us, uint64_t now_us, struc
 		uint32_t at = (user->work->sample_next - back) % SAMPLES;
 		uint64_t end_us = user->work->samples[at].end_us;
 		if (end_us <= shown_until && end_us > since_us) {
-			*out = (struct nvml_process_usage){.timestamp_us = end_us, .pid = user->pid, .sm = user->work->samples[at].percent, .memory = user->work->samples[at].percent / 2};
+			*out = (struct nvml_process_usage){.timestamp_us = end_us,
+							   .pid = user->pid,
+							   .sm = user->work->samples[at].percent,
+							   .memory =
+							       user->work->samples[at].percent / 2};
 			return true;
 		}
 	}
@@ -236,7 +262,8 @@ newest_sample(const struct user *user, uint64_t since_us, uint64_t now_us, struc
 }
 
 static nvml_result
-usage(void *device, const char *symbol, uint64_t since_us, struct nvml_process_usage *out, unsigned *found)
+usage(void *device, const char *symbol, uint64_t since_us, struct nvml_process_usage *out,
+      unsigned *found)
 {
 	const struct handle *handle = NULL;
 	struct user users[MAX_LIST];
@@ -260,11 +287,13 @@ usage(void *device, const char *symbol, uint64_t since_us, struct nvml_process_u
 
 /* Nobody was busy since: NOT_FOUND, as the real library. */
 nvml_result
-fake_nvmlDeviceGetProcessUtilization(void *device, struct nvml_process_sample *out, unsigned *count, unsigned long long since_us)
+fake_nvmlDeviceGetProcessUtilization(void *device, struct nvml_process_sample *out, unsigned *count,
+				     unsigned long long since_us)
 {
 	struct nvml_process_usage list[MAX_LIST];
 	unsigned found = 0;
-	nvml_result result = usage(device, "nvmlDeviceGetProcessUtilization", since_us, list, &found);
+	nvml_result result =
+	    usage(device, "nvmlDeviceGetProcessUtilization", since_us, list, &found);
 	if (result != NVML_OK || count == NULL) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
@@ -274,7 +303,8 @@ fake_nvmlDeviceGetProcessUtilization(void *device, struct nvml_process_sample *o
 		return NVML_INSUFFICIENT_SIZE;
 	}
 	for (unsigned i = 0; i < found; i++) {
-		out[i] = (struct nvml_process_sample){list[i].pid, list[i].timestamp_us, list[i].sm, list[i].memory, 0, 0};
+		out[i] = (struct nvml_process_sample){
+		    list[i].pid, list[i].timestamp_us, list[i].sm, list[i].memory, 0, 0};
 	}
 	*count = found;
 	return found > 0 ? NVML_OK : NVML_NOT_FOUND;
@@ -288,7 +318,8 @@ fake_nvmlDeviceGetProcessesUtilizationInfo(void *device, struct nvml_processes_u
 	if (out == NULL || out->version != NVML_VERSION(struct nvml_processes_usage, 1)) {
 		return out == NULL ? NVML_INVALID_ARGUMENT : NVML_ARGUMENT_VERSION_MISMATCH;
 	}
-	nvml_result result = usage(device, "nvmlDeviceGetProcessesUtilizationInfo", out->last_seen_us, list, &found);
+	nvml_result result =
+	    usage(device, "nvmlDeviceGetProcessesUtilizationInfo", out->last_seen_us, list, &found);
 	if (result != NVML_OK) {
 		return result;
 	}

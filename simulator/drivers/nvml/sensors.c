@@ -48,7 +48,9 @@ read_card(void *device, const char *symbol, struct reading *out)
 	if (result == NVML_OK) {
 		out->card = handle_card(handle);
 		out->model = card_model(out->card);
-		uint32_t percent = out->card->mig_enabled ? 0 : shown_percent(handle_domain(handle)) + foreign_percent(out->card);
+		uint32_t percent = out->card->mig_enabled ? 0
+							  : shown_percent(handle_domain(handle)) +
+								foreign_percent(out->card);
 		out->busy_percent = percent > 100 ? 100 : percent;
 	}
 	return result;
@@ -94,7 +96,8 @@ temperature(const struct reading *r)
 static unsigned
 power_mw(const struct reading *r)
 {
-	return r->model->power_w * 1000 / 8 + r->model->power_w * 1000 / 100 * r->busy_percent * 7 / 8;
+	return r->model->power_w * 1000 / 8 +
+	       r->model->power_w * 1000 / 100 * r->busy_percent * 7 / 8;
 }
 
 static unsigned
@@ -139,7 +142,8 @@ performance_state(const struct reading *r)
 nvml_result
 fake_nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *celsius)
 {
-	return sensor != 0 ? NVML_INVALID_ARGUMENT : answer(device, "nvmlDeviceGetTemperature", celsius, temperature);
+	return sensor != 0 ? NVML_INVALID_ARGUMENT
+			   : answer(device, "nvmlDeviceGetTemperature", celsius, temperature);
 }
 
 struct temperature_v1 {
@@ -164,7 +168,8 @@ nvml_result
 fake_nvmlDeviceGetTemperatureThreshold(void *device, unsigned kind, unsigned *celsius)
 {
 	const struct handle *handle = NULL;
-	nvml_result result = handle_check_card(device, "nvmlDeviceGetTemperatureThreshold", &handle);
+	nvml_result result =
+	    handle_check_card(device, "nvmlDeviceGetTemperatureThreshold", &handle);
 	if (result == NVML_OK && (celsius == NULL || kind > 7)) {
 		return NVML_INVALID_ARGUMENT;
 	}
@@ -189,7 +194,8 @@ fake_nvmlDeviceGetPowerManagementLimit(void *device, unsigned *milliwatts)
 nvml_result
 fake_nvmlDeviceGetPowerManagementDefaultLimit(void *device, unsigned *milliwatts)
 {
-	return answer(device, "nvmlDeviceGetPowerManagementDefaultLimit", milliwatts, power_limit_mw);
+	return answer(device, "nvmlDeviceGetPowerManagementDefaultLimit", milliwatts,
+		      power_limit_mw);
 }
 
 nvml_result
@@ -267,7 +273,8 @@ fake_nvmlDeviceGetMaxPcieLinkWidth(void *device, unsigned *width)
 nvml_result
 fake_nvmlDeviceGetPcieThroughput(void *device, unsigned counter, unsigned *kilobytes)
 {
-	return counter > 1 ? NVML_INVALID_ARGUMENT : answer(device, "nvmlDeviceGetPcieThroughput", kilobytes, zero);
+	return counter > 1 ? NVML_INVALID_ARGUMENT
+			   : answer(device, "nvmlDeviceGetPcieThroughput", kilobytes, zero);
 }
 
 nvml_result
@@ -324,7 +331,8 @@ fake_nvmlDeviceGetClockInfo(void *device, unsigned which, unsigned *mhz)
 nvml_result
 fake_nvmlDeviceGetClock(void *device, unsigned which, unsigned id, unsigned *mhz)
 {
-	return id > 3 ? NVML_INVALID_ARGUMENT : clock_rate(device, "nvmlDeviceGetClock", which, mhz, id != 0);
+	return id > 3 ? NVML_INVALID_ARGUMENT
+		      : clock_rate(device, "nvmlDeviceGetClock", which, mhz, id != 0);
 }
 
 nvml_result
@@ -363,7 +371,8 @@ nvml_result
 fake_nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules)
 {
 	const struct handle *handle = NULL;
-	nvml_result result = handle_check_card(device, "nvmlDeviceGetTotalEnergyConsumption", &handle);
+	nvml_result result =
+	    handle_check_card(device, "nvmlDeviceGetTotalEnergyConsumption", &handle);
 	if (result == NVML_OK && millijoules == NULL) {
 		return NVML_INVALID_ARGUMENT;
 	}
@@ -378,7 +387,8 @@ nvml_result
 fake_nvmlDeviceGetPowerManagementLimitConstraints(void *device, unsigned *least, unsigned *most)
 {
 	unsigned limit = 0;
-	nvml_result result = answer(device, "nvmlDeviceGetPowerManagementLimitConstraints", &limit, power_limit_mw);
+	nvml_result result =
+	    answer(device, "nvmlDeviceGetPowerManagementLimitConstraints", &limit, power_limit_mw);
 	if (result != NVML_OK || least == NULL || most == NULL) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}

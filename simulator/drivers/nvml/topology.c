@@ -31,7 +31,8 @@ level_of(uint32_t a, uint32_t b)
 	}
 	/* A matrix cell with NVLink says nothing of PCIe: then the NUMA nodes decide. */
 	if (inventory->nvlinks[a][b] > 0) {
-		return inventory->cards[a].numa == inventory->cards[b].numa ? PCIE_NODE : PCIE_SYSTEM;
+		return inventory->cards[a].numa == inventory->cards[b].numa ? PCIE_NODE
+									    : PCIE_SYSTEM;
 	}
 	return inventory->pcie[a][b];
 }
@@ -61,7 +62,8 @@ fake_nvmlDeviceGetTopologyNearestGpus(void *device, unsigned level, unsigned *co
 	}
 	unsigned found = 0;
 	for (uint32_t c = 0; c < region()->inventory.card_count; c++) {
-		if (c == handle->card || visible_index(c) < 0 || level_of(handle->card, c) != level) {
+		if (c == handle->card || visible_index(c) < 0 ||
+		    level_of(handle->card, c) != level) {
 			continue;
 		}
 		if (list != NULL && found < *count) {
@@ -154,9 +156,11 @@ fake_nvmlDeviceGetNvLinkVersion(void *device, unsigned link, unsigned *version)
 	return result;
 }
 
-/* Capabilities: 0 peer access, 1 system memory, 2 peer atomics, 3 system atomics, 4 SLI, 5 valid. */
+/* Capabilities: 0 peer access, 1 system memory, 2 peer atomics, 3 system atomics, 4 SLI, 5 valid.
+ */
 nvml_result
-fake_nvmlDeviceGetNvLinkCapability(void *device, unsigned link, unsigned capability, unsigned *answer)
+fake_nvmlDeviceGetNvLinkCapability(void *device, unsigned link, unsigned capability,
+				   unsigned *answer)
 {
 	int peer = 0;
 	nvml_result result = link_check(device, "nvmlDeviceGetNvLinkCapability", link, &peer);
@@ -175,7 +179,9 @@ fake_nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link, unsigned *
 	int peer = 0;
 	nvml_result result = link_check(device, "nvmlDeviceGetNvLinkRemoteDeviceType", link, &peer);
 	if (result != NVML_OK || type == NULL || peer == -2) {
-		return result != NVML_OK ? result : (type == NULL ? NVML_INVALID_ARGUMENT : NVML_NOT_SUPPORTED);
+		return result != NVML_OK
+			   ? result
+			   : (type == NULL ? NVML_INVALID_ARGUMENT : NVML_NOT_SUPPORTED);
 	}
 	*type = peer == -1 ? REMOTE_SWITCH : REMOTE_GPU;
 	return NVML_OK;
@@ -190,7 +196,9 @@ fake_nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link, struct nvm
 	int peer = 0;
 	nvml_result result = link_check(device, "nvmlDeviceGetNvLinkRemotePciInfo_v2", link, &peer);
 	if (result != NVML_OK || out == NULL || peer == -2) {
-		return result != NVML_OK ? result : (out == NULL ? NVML_INVALID_ARGUMENT : NVML_NOT_SUPPORTED);
+		return result != NVML_OK
+			   ? result
+			   : (out == NULL ? NVML_INVALID_ARGUMENT : NVML_NOT_SUPPORTED);
 	}
 	if (peer >= 0) {
 		return fake_nvmlDeviceGetPciInfo_v3(handle_of((uint32_t)peer, 0), out);
@@ -227,9 +235,11 @@ fake_nvmlDeviceGetCpuAffinity(void *device, unsigned words, unsigned long *set)
 }
 
 nvml_result
-fake_nvmlDeviceGetCpuAffinityWithinScope(void *device, unsigned words, unsigned long *set, unsigned scope)
+fake_nvmlDeviceGetCpuAffinityWithinScope(void *device, unsigned words, unsigned long *set,
+					 unsigned scope)
 {
-	return scope > 1 ? NVML_INVALID_ARGUMENT : fake_nvmlDeviceGetCpuAffinity(device, words, set);
+	return scope > 1 ? NVML_INVALID_ARGUMENT
+			 : fake_nvmlDeviceGetCpuAffinity(device, words, set);
 }
 
 nvml_result
@@ -271,7 +281,8 @@ fabric(void *device, const char *symbol, struct nvml_fabric_info *out)
 	nvml_result result = handle_check_card(device, symbol, &handle);
 	if (result == NVML_OK) {
 		memset(out, 0, sizeof *out);
-		bool member = region()->inventory.nvswitch && card_model(handle_card(handle))->fabric != 0;
+		bool member =
+		    region()->inventory.nvswitch && card_model(handle_card(handle))->fabric != 0;
 		out->state = member ? 3 : 0;
 		out->clique = member ? 1 : 0;
 		memset(out->cluster, member ? 0x5a : 0, sizeof out->cluster);
@@ -282,7 +293,8 @@ fabric(void *device, const char *symbol, struct nvml_fabric_info *out)
 nvml_result
 fake_nvmlDeviceGetGpuFabricInfo(void *device, struct nvml_fabric_info *out)
 {
-	return out == NULL ? NVML_INVALID_ARGUMENT : fabric(device, "nvmlDeviceGetGpuFabricInfo", out);
+	return out == NULL ? NVML_INVALID_ARGUMENT
+			   : fabric(device, "nvmlDeviceGetGpuFabricInfo", out);
 }
 
 nvml_result

@@ -1,11 +1,13 @@
-/* fakestat: the ledger of a fake node as JSON on stdout. Environment as for the drivers. Takes no option. */
+/* fakestat: the ledger of a fake node as JSON on stdout. Environment as for the drivers. Takes no
+ * option. */
 #include <stdio.h>
 
 #include "ledger.h"
 #include "region.h"
 #include "report.h"
 
-static const char *const kinds[GPUSLICE_FAKE_KINDS] = {"context", "data", "pool", "graph", "vmm", "array", "managed", "module"};
+static const char *const kinds[GPUSLICE_FAKE_KINDS] = {"context", "data",  "pool",    "graph",
+						       "vmm",     "array", "managed", "module"};
 
 static void
 print_processes(uint32_t domain)
@@ -14,16 +16,21 @@ print_processes(uint32_t domain)
 	fputs(", \"processes\": [", stdout);
 	for (uint32_t c = 0; c < MAX_CLIENTS; c++) {
 		const struct client *client = &region()->clients[c];
-		for (uint32_t h = 0; client->kind == CLIENT_CUDA && h < client->holding_count; h++) {
+		for (uint32_t h = 0; client->kind == CLIENT_CUDA && h < client->holding_count;
+		     h++) {
 			const struct holding *holding = &client->holdings[h];
 			if (holding->domain != domain) {
 				continue;
 			}
-			printf("%s{\"pid\": %d, \"host_pid\": %d, \"requested_bytes\": %llu, \"served_ns\": %llu, \"launches\": %llu, \"bytes\": {", first ? "" : ", ",
-			       client->pid, (int)client_visible_pid(c), (unsigned long long)holding->requested,
-			       (unsigned long long)holding->work.served_ns, (unsigned long long)holding->work.launches);
+			printf("%s{\"pid\": %d, \"host_pid\": %d, \"requested_bytes\": %llu, "
+			       "\"served_ns\": %llu, \"launches\": %llu, \"bytes\": {",
+			       first ? "" : ", ", client->pid, (int)client_visible_pid(c),
+			       (unsigned long long)holding->requested,
+			       (unsigned long long)holding->work.served_ns,
+			       (unsigned long long)holding->work.launches);
 			for (unsigned k = 0; k < KIND_COUNT; k++) {
-				printf("%s\"%s\": %llu", k > 0 ? ", " : "", kinds[k], (unsigned long long)holding->bytes[k]);
+				printf("%s\"%s\": %llu", k > 0 ? ", " : "", kinds[k],
+				       (unsigned long long)holding->bytes[k]);
 			}
 			fputs("}}", stdout);
 			first = false;
@@ -41,9 +48,12 @@ print_card(const char *uuid, bool first)
 		return;
 	}
 	report_card(domain, &card);
-	printf("%s{\"uuid\": \"%s\", \"total_bytes\": %llu, \"usable_bytes\": %llu, \"used_bytes\": %llu, \"peak_bytes\": %llu, \"shared_bytes\": %llu, \"refused\": %llu, \"busy_ns\": %llu",
-	       first ? "" : ", ", uuid, (unsigned long long)card.total_bytes, (unsigned long long)card.usable_bytes,
-	       (unsigned long long)card.used_bytes, (unsigned long long)card.peak_bytes, (unsigned long long)card.shared_bytes,
+	printf("%s{\"uuid\": \"%s\", \"total_bytes\": %llu, \"usable_bytes\": %llu, "
+	       "\"used_bytes\": %llu, \"peak_bytes\": %llu, \"shared_bytes\": %llu, \"refused\": "
+	       "%llu, \"busy_ns\": %llu",
+	       first ? "" : ", ", uuid, (unsigned long long)card.total_bytes,
+	       (unsigned long long)card.usable_bytes, (unsigned long long)card.used_bytes,
+	       (unsigned long long)card.peak_bytes, (unsigned long long)card.shared_bytes,
 	       (unsigned long long)card.refused, (unsigned long long)card.busy_ns);
 	print_processes(domain);
 	fputs("}", stdout);
@@ -57,7 +67,8 @@ main(void)
 		return 1;
 	}
 	const struct inventory *inventory = &region()->inventory;
-	printf("{\"node\": \"%s\", \"repairs\": %u, \"cards\": [", inventory->name, region()->repairs);
+	printf("{\"node\": \"%s\", \"repairs\": %u, \"cards\": [", inventory->name,
+	       region()->repairs);
 	for (uint32_t c = 0; c < inventory->card_count; c++) {
 		print_card(inventory->cards[c].uuid, c == 0);
 		for (unsigned gi = 0; gi < MAX_INSTANCES; gi++) {

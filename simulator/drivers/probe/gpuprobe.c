@@ -1,21 +1,24 @@
 /* gpuprobe: what does a process see of the GPUs, and how much does it get?
  *
  * Linked to libcuda.so.1 and libnvidia-ml.so.1 like any CUDA program, so a library preloaded before
- * them works on it. Prints one JSON object a line on stdout, unbuffered. Options are carried out in this order:
+ * them works on it. Prints one JSON object a line on stdout, unbuffered. Options are carried out in
+ * this order:
  *
  *   (always)            {"event": "devices", "cuda": […], "nvml": […]}
  *   --device N          use CUDA device N (default 0; 0 even when only --list is wanted)
  *   --list              stop after the devices
- *   --allocate MIB      take memory in steps of --step MIB (default 64) until MIB are held or it is refused:
- *                       {"event": "allocated", "granted_mib": …, "refused": bool, "result": code, "result_name": …}
- *                       MIB 0: until refused
+ *   --allocate MIB      take memory in steps of --step MIB (default 64) until MIB are held or it is
+ * refused:
+ *                       {"event": "allocated", "granted_mib": …, "refused": bool, "result": code,
+ * "result_name": …} MIB 0: until refused
  *   --fork              the rest happens in a forked child too; the parent waits for it
  *   --launch SECONDS    launch kernels of --kernel-us (default 1000) and wait for each:
  *                       {"event": "launched", "kernels": …, "seconds": …}
  *   --hold SECONDS      keep the memory so long, or until SIGTERM; "forever" for no end:
  *                       {"event": "holding"} then {"event": "released", "by": "time"|"signal"}
  *
- * Exit status: 0, or 1 when CUDA cannot be used ({"event": "error", "call": …, "result": …}), 2 for a bad option. */
+ * Exit status: 0, or 1 when CUDA cannot be used ({"event": "error", "call": …, "result": …}), 2 for
+ * a bad option. */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -44,7 +47,9 @@ cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 cu_result cuMemAlloc_v2(cu_deviceptr *address, size_t bytes);
 cu_result cuModuleLoadData(void **module, const void *image);
 cu_result cuModuleGetFunction(void **function, void *module, const char *name);
-cu_result cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **parameters, void **extra);
+cu_result cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+			 unsigned by, unsigned bz, unsigned shared, void *stream, void **parameters,
+			 void **extra);
 cu_result cuCtxSynchronize(void);
 nvml_result nvmlInit_v2(void);
 nvml_result nvmlDeviceGetCount_v2(unsigned *count);
@@ -86,7 +91,9 @@ result_name(cu_result result)
 static int
 fail(const char *call, cu_result result)
 {
-	printf("{\"event\": \"error\", \"call\": \"%s\", \"result\": %d, \"result_name\": \"%s\"}\n", call, result, result_name(result));
+	printf(
+	    "{\"event\": \"error\", \"call\": \"%s\", \"result\": %d, \"result_name\": \"%s\"}\n",
+	    call, result, result_name(result));
 	return 1;
 }
 
@@ -95,7 +102,8 @@ print_uuid(const struct cu_uuid *uuid)
 {
 	fputs("\"uuid\": \"", stdout);
 	for (unsigned i = 0; i < 16; i++) {
-		printf("%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", (unsigned char)uuid->bytes[i]);
+		printf("%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+		       (unsigned char)uuid->bytes[i]);
 	}
 	fputs("\"", stdout);
 }
@@ -136,9 +144,11 @@ print_nvml_devices(void)
 			nvmlDeviceGetName(device, name, sizeof name);
 			result = nvmlDeviceGetMemoryInfo(device, &memory);
 		}
-		printf("%s{\"index\": %u, \"name\": \"%s\", \"uuid\": \"%s\", \"total_mib\": %llu, \"free_mib\": %llu, \"used_mib\": %llu, \"result\": %d}",
+		printf("%s{\"index\": %u, \"name\": \"%s\", \"uuid\": \"%s\", \"total_mib\": %llu, "
+		       "\"free_mib\": %llu, \"used_mib\": %llu, \"result\": %d}",
 		       i > 0 ? ", " : "", i, name, uuid, (unsigned long long)(memory.total / MIB),
-		       (unsigned long long)(memory.free / MIB), (unsigned long long)(memory.used / MIB), result);
+		       (unsigned long long)(memory.free / MIB),
+		       (unsigned long long)(memory.used / MIB), result);
 	}
 	fputs("]", stdout);
 }
@@ -183,7 +193,8 @@ use_device(const struct options *options)
 	if (result != CU_OK) {
 		return fail("cuMemGetInfo", result);
 	}
-	printf("{\"event\": \"context\", \"device\": %d, \"total_mib\": %zu, \"free_mib\": %zu}\n", options->device, total / MIB, free_bytes / MIB);
+	printf("{\"event\": \"context\", \"device\": %d, \"total_mib\": %zu, \"free_mib\": %zu}\n",
+	       options->device, total / MIB, free_bytes / MIB);
 	return 0;
 }
 
@@ -207,8 +218,10 @@ allocate(const struct options *options)
 	size_t free_bytes = 0;
 	size_t total = 0;
 	cuMemGetInfo_v2(&free_bytes, &total);
-	printf("{\"event\": \"allocated\", \"granted_mib\": %ld, \"refused\": %s, \"result\": %d, \"result_name\": \"%s\", \"free_mib\": %zu, \"total_mib\": %zu}\n",
-	       granted, result != CU_OK ? "true" : "false", result, result_name(result), free_bytes / MIB, total / MIB);
+	printf("{\"event\": \"allocated\", \"granted_mib\": %ld, \"refused\": %s, \"result\": %d, "
+	       "\"result_name\": \"%s\", \"free_mib\": %zu, \"total_mib\": %zu}\n",
+	       granted, result != CU_OK ? "true" : "false", result, result_name(result),
+	       free_bytes / MIB, total / MIB);
 }
 
 static double
@@ -227,7 +240,10 @@ launch(const struct options *options)
 	void *module = NULL;
 	void *function = NULL;
 	snprintf(name, sizeof name, "spin_%ldus", options->kernel_us);
-	snprintf(image, sizeof image, ".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry %s()\n{\n\tret;\n}\n", name);
+	snprintf(
+	    image, sizeof image,
+	    ".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry %s()\n{\n\tret;\n}\n",
+	    name);
 	cu_result result = cuModuleLoadData(&module, image);
 	if (result == CU_OK) {
 		result = cuModuleGetFunction(&function, module, name);
@@ -247,7 +263,9 @@ launch(const struct options *options)
 		}
 		kernels++;
 	}
-	printf("{\"event\": \"launched\", \"kernels\": %ld, \"kernel_us\": %ld, \"seconds\": %.3f}\n", kernels, options->kernel_us, now_seconds() - start);
+	printf(
+	    "{\"event\": \"launched\", \"kernels\": %ld, \"kernel_us\": %ld, \"seconds\": %.3f}\n",
+	    kernels, options->kernel_us, now_seconds() - start);
 	return 0;
 }
 
@@ -258,7 +276,8 @@ hold(const struct options *options)
 	puts("{\"event\": \"holding\"}");
 	while (!stopped && (options->hold_seconds < 0 || now_seconds() < end)) {
 		double left = options->hold_seconds < 0 ? 3600 : end - now_seconds();
-		struct timespec pause = {.tv_sec = (time_t)left, .tv_nsec = (long)((left - (double)(time_t)left) * 1e9)};
+		struct timespec pause = {.tv_sec = (time_t)left,
+					 .tv_nsec = (long)((left - (double)(time_t)left) * 1e9)};
 		nanosleep(&pause, NULL);
 	}
 	printf("{\"event\": \"released\", \"by\": \"%s\"}\n", stopped ? "signal" : "time");
@@ -352,15 +371,23 @@ int
 main(int argc, char **argv)
 {
 	static const struct option names[] = {
-	    {"device", required_argument, NULL, 'd'},  {"allocate", required_argument, NULL, 'a'}, {"step", required_argument, NULL, 's'},
-	    {"launch", required_argument, NULL, 'l'},  {"kernel-us", required_argument, NULL, 'k'}, {"hold", required_argument, NULL, 'h'},
-	    {"fork", no_argument, NULL, 'f'},          {"list", no_argument, NULL, 'L'},            {NULL, 0, NULL, 0},
+	    {"device", required_argument, NULL, 'd'},
+	    {"allocate", required_argument, NULL, 'a'},
+	    {"step", required_argument, NULL, 's'},
+	    {"launch", required_argument, NULL, 'l'},
+	    {"kernel-us", required_argument, NULL, 'k'},
+	    {"hold", required_argument, NULL, 'h'},
+	    {"fork", no_argument, NULL, 'f'},
+	    {"list", no_argument, NULL, 'L'},
+	    {NULL, 0, NULL, 0},
 	};
 	struct options options = {.allocate_mib = -1, .step_mib = 64, .kernel_us = 1000};
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	for (int option = getopt_long(argc, argv, "", names, NULL); option != -1; option = getopt_long(argc, argv, "", names, NULL)) {
+	for (int option = getopt_long(argc, argv, "", names, NULL); option != -1;
+	     option = getopt_long(argc, argv, "", names, NULL)) {
 		if (!read_option(option, &options)) {
-			fprintf(stderr, "gpuprobe: bad option; see the head of simulator/drivers/probe/gpuprobe.c\n");
+			fprintf(stderr, "gpuprobe: bad option; see the head of "
+					"simulator/drivers/probe/gpuprobe.c\n");
 			return 2;
 		}
 	}

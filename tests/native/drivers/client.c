@@ -1,9 +1,11 @@
-/* A CUDA program that does what it is told: one command a line on stdin, or all of them as arguments ("-c", then one
- * argument a command). Answers "CODE VALUE…" a line. Blocks, events and streams are named by the order of their creation, from 0.
+/* A CUDA program that does what it is told: one command a line on stdin, or all of them as
+ * arguments ("-c", then one argument a command). Answers "CODE VALUE…" a line. Blocks, events and
+ * streams are named by the order of their creation, from 0.
  *
- *   init | context D | info | alloc B | pitch W H | managed B | async B | pool B | vmm B | array W H | free I | freeasync I
- *   stream | launch NAME COUNT [STREAM] | record [STREAM] | elapsed I J | query I | sync | now | sleep NS | threshold B | trim B
- *   export I FILE | import FILE | graph B NAME | graphfree | limit L V | calls SYMBOL | fork */
+ *   init | context D | info | alloc B | pitch W H | managed B | async B | pool B | vmm B | array W
+ * H | free I | freeasync I stream | launch NAME COUNT [STREAM] | record [STREAM] | elapsed I J |
+ * query I | sync | now | sleep NS | threshold B | trim B export I FILE | import FILE | graph B NAME
+ * | graphfree | limit L V | calls SYMBOL | fork */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +38,8 @@ API(cuMemPoolGetAttribute, void *, int, void *);
 API(cuMemPoolTrimTo, void *, size_t);
 API(cuModuleLoadData, void **, const void *);
 API(cuModuleGetFunction, void **, void *, const char *);
-API(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+API(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+    void *, void **, void **);
 API(cuStreamCreate, void **, unsigned);
 API(cuStreamBeginCapture_v2, void *, int);
 API(cuStreamEndCapture, void *, void **);
@@ -71,13 +74,20 @@ load(void)
 		exit(2);
 	}
 #define GET(name) *(void **)&name = dlsym(library, #name)
-	GET(cuInit), GET(cuDevicePrimaryCtxRetain), GET(cuCtxSetCurrent), GET(cuMemGetInfo_v2), GET(cuMemAlloc_v2);
-	GET(cuMemAllocPitch_v2), GET(cuMemAllocManaged), GET(cuMemAllocAsync), GET(cuMemFree_v2), GET(cuMemFreeAsync);
-	GET(cuMemCreate), GET(cuMemRelease), GET(cuMemExportToShareableHandle), GET(cuMemImportFromShareableHandle);
-	GET(cuArrayCreate_v2), GET(cuArrayDestroy), GET(cuDeviceGetDefaultMemPool), GET(cuMemPoolSetAttribute);
-	GET(cuMemPoolGetAttribute), GET(cuMemPoolTrimTo), GET(cuModuleLoadData), GET(cuModuleGetFunction), GET(cuLaunchKernel);
-	GET(cuStreamCreate), GET(cuStreamBeginCapture_v2), GET(cuStreamEndCapture), GET(cuGraphInstantiateWithFlags);
-	GET(cuGraphLaunch), GET(cuDeviceGraphMemTrim), GET(cuEventCreate), GET(cuEventRecord), GET(cuEventQuery);
+	GET(cuInit), GET(cuDevicePrimaryCtxRetain), GET(cuCtxSetCurrent), GET(cuMemGetInfo_v2),
+	    GET(cuMemAlloc_v2);
+	GET(cuMemAllocPitch_v2), GET(cuMemAllocManaged), GET(cuMemAllocAsync), GET(cuMemFree_v2),
+	    GET(cuMemFreeAsync);
+	GET(cuMemCreate), GET(cuMemRelease), GET(cuMemExportToShareableHandle),
+	    GET(cuMemImportFromShareableHandle);
+	GET(cuArrayCreate_v2), GET(cuArrayDestroy), GET(cuDeviceGetDefaultMemPool),
+	    GET(cuMemPoolSetAttribute);
+	GET(cuMemPoolGetAttribute), GET(cuMemPoolTrimTo), GET(cuModuleLoadData),
+	    GET(cuModuleGetFunction), GET(cuLaunchKernel);
+	GET(cuStreamCreate), GET(cuStreamBeginCapture_v2), GET(cuStreamEndCapture),
+	    GET(cuGraphInstantiateWithFlags);
+	GET(cuGraphLaunch), GET(cuDeviceGraphMemTrim), GET(cuEventCreate), GET(cuEventRecord),
+	    GET(cuEventQuery);
 	GET(cuEventElapsedTime), GET(cuCtxSynchronize), GET(cuCtxSetLimit);
 	GET(gpuslice_fake_clock_now), GET(gpuslice_fake_clock_sleep), GET(gpuslice_fake_calls);
 }
@@ -88,7 +98,8 @@ function_named(const char *name)
 	char image[256];
 	void *module = NULL;
 	void *function = NULL;
-	snprintf(image, sizeof image, ".version 7.0\n.target sm_52\n.visible .entry %s(){ret;}\n", name);
+	snprintf(image, sizeof image, ".version 7.0\n.target sm_52\n.visible .entry %s(){ret;}\n",
+		 name);
 	if (cuModuleLoadData(&module, image) == CU_OK) {
 		cuModuleGetFunction(&function, module, name);
 	}
@@ -165,7 +176,8 @@ run_graph(size_t bytes, const char *name)
 	cu_result code = cuStreamCreate(&stream, 1);
 	code = code == CU_OK ? cuStreamBeginCapture_v2(stream, 2) : code;
 	code = code == CU_OK ? cuMemAllocAsync(&p, bytes, stream) : code;
-	code = code == CU_OK ? cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) : code;
+	code = code == CU_OK ? cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL)
+			     : code;
 	code = code == CU_OK ? cuMemFreeAsync(p, stream) : code;
 	code = code == CU_OK ? cuStreamEndCapture(stream, &graph) : code;
 	code = code == CU_OK ? cuGraphInstantiateWithFlags(&exec, graph, 0) : code;
@@ -187,7 +199,10 @@ share(const char *verb, int i, const char *path)
 	}
 	FILE *file = fopen(path, "r");
 	cu_mem_handle handle = 0;
-	cu_result code = file == NULL ? CU_FILE_NOT_FOUND : cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fileno(file), 1);
+	cu_result code =
+	    file == NULL
+		? CU_FILE_NOT_FOUND
+		: cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fileno(file), 1);
 	printf("%d %d\n", code, keep(code, 'v', handle, NULL));
 }
 
@@ -197,7 +212,8 @@ launch(const char *name, long count, int stream)
 	void *function = function_named(name);
 	cu_result code = function != NULL ? CU_OK : CU_NOT_FOUND;
 	for (long i = 0; i < count && code == CU_OK; i++) {
-		code = cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream < 0 ? NULL : streams[stream], NULL, NULL);
+		code = cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0,
+				      stream < 0 ? NULL : streams[stream], NULL, NULL);
 	}
 	printf("%d\n", code);
 }
@@ -247,7 +263,9 @@ obey(char *line)
 		launch(word, count, (int)stream);
 	} else if (strcmp(verb, "record") == 0) {
 		cuEventCreate(&events[event_count], 0);
-		printf("%d %d\n", cuEventRecord(events[event_count], word[0] != '\0' ? streams[number] : NULL), event_count);
+		printf("%d %d\n",
+		       cuEventRecord(events[event_count], word[0] != '\0' ? streams[number] : NULL),
+		       event_count);
 		event_count++;
 	} else if (strcmp(verb, "elapsed") == 0) {
 		float ms = -1;

@@ -42,29 +42,41 @@ static void
 test_yaml(void)
 {
 	expect(parses("cards: []", NULL), "an empty list of cards is a node without cards");
-	expect(parses("# hello\n---\ncards:\n- model: T4\n  numa: -1 # unknown\n", NULL), "comments and a document mark");
-	expect(parses("cards:\n  - {model: \"T4\", count: 2}\nlinks:\n  - [X, SYS]\n  - [SYS, X]\n", NULL), "flow and block mixed");
-	expect(parses("cards:\n- model: T4\n mig: []\n", "indented deeper"), "crooked indentation is refused");
+	expect(parses("# hello\n---\ncards:\n- model: T4\n  numa: -1 # unknown\n", NULL),
+	       "comments and a document mark");
+	expect(parses("cards:\n  - {model: \"T4\", count: 2}\nlinks:\n  - [X, SYS]\n  - [SYS, X]\n",
+		      NULL),
+	       "flow and block mixed");
+	expect(parses("cards:\n- model: T4\n mig: []\n", "indented deeper"),
+	       "crooked indentation is refused");
 	expect(parses("cards: [{model: T4}", "expected ','"), "an open bracket is refused");
 	expect(parses("cards:\n\t- model: T4", "tab"), "tabs are refused");
 	expect(parses("cards: &a []", "feature"), "anchors are refused");
 	expect(parses("cards: []\ncards: []", "twice"), "a key may appear once");
 	expect(parses("cards: 'a", "does not end"), "an open quote is refused");
 	expect(parses("cards: [{model: T4, memoryMiB: 4Gi}]", "whole number"), "numbers are plain");
-	expect(parses("cards: [{model: T4, count: 99999999999999999999}]", "whole number"), "numbers do not overflow");
+	expect(parses("cards: [{model: T4, count: 99999999999999999999}]", "whole number"),
+	       "numbers do not overflow");
 	expect(parses("cards: [{model: T4, count: 73}]", "whole number"), "72 cards are the most");
-	expect(parses("cards: [{model: T4, mig: [1g.5gb]}]", "mig"), "a card without MIG has no instances");
-	expect(parses("cards: [{model: A100-SXM4-40GB, mig: [7g.40gb, 1g.5gb]}]", "does not fit"), "instances must fit");
-	expect(parses("cards: [{model: T4, bus: '0000:04:00.0'}, {model: T4, bus: '0000:04:00.0'}]", "same bus"), "addresses differ");
+	expect(parses("cards: [{model: T4, mig: [1g.5gb]}]", "mig"),
+	       "a card without MIG has no instances");
+	expect(parses("cards: [{model: A100-SXM4-40GB, mig: [7g.40gb, 1g.5gb]}]", "does not fit"),
+	       "instances must fit");
+	expect(parses("cards: [{model: T4, bus: '0000:04:00.0'}, {model: T4, bus: '0000:04:00.0'}]",
+		      "same bus"),
+	       "addresses differ");
 	expect(parses("", "empty"), "an empty file is refused");
 }
 
-/* Every prefix, and every text with one byte changed, is either read or refused; the sanitizers watch. */
+/* Every prefix, and every text with one byte changed, is either read or refused; the sanitizers
+ * watch. */
 static void
 test_yaml_survives_anything(void)
 {
-	static const char seed[] = "name: n\ncards:\n- {model: A100-SXM4-80GB, mig: [1g.10gb]}\n- model: T4\n  uuid: 'GPU-1'\nlinks:\n- [X, NV1]\n- [NV1, X]\n";
-	static const char bytes[] = {'\n', ' ', ':', '-', '[', ']', '{', '}', '\'', '"', '#', ',', '\t', '0', (char)0xff};
+	static const char seed[] = "name: n\ncards:\n- {model: A100-SXM4-80GB, mig: [1g.10gb]}\n- "
+				   "model: T4\n  uuid: 'GPU-1'\nlinks:\n- [X, NV1]\n- [NV1, X]\n";
+	static const char bytes[] = {'\n', ' ', ':', '-', '[',  ']', '{',       '}',
+				     '\'', '"', '#', ',', '\t', '0', (char)0xff};
 	static struct inventory inventory;
 	char error[256];
 	char text[sizeof seed];
@@ -85,12 +97,20 @@ test_fault_rules(void)
 {
 	struct fault fault;
 	char reason[160];
-	expect(fault_parse("fail cuInit 100 after 2 times 3", &fault, reason, sizeof reason) && fault.skip == 2 && fault.times == 3, "options are read");
-	expect(fault_parse("slow nvml* 50 card 1", &fault, reason, sizeof reason) && fault.card == 1 && fault.slow_us == 50, "a card may be named");
-	expect(fault_matches(&fault, "nvmlInit_v2") && !fault_matches(&fault, "cuInit"), "a star ends a prefix");
-	expect(!fault_parse("fail cuInit", &fault, reason, sizeof reason), "a failure needs its code");
-	expect(!fault_parse("fail cuInit 100 after", &fault, reason, sizeof reason), "an option needs its value");
-	expect(!fault_parse("explode cuInit", &fault, reason, sizeof reason), "other verbs are refused");
+	expect(fault_parse("fail cuInit 100 after 2 times 3", &fault, reason, sizeof reason) &&
+		   fault.skip == 2 && fault.times == 3,
+	       "options are read");
+	expect(fault_parse("slow nvml* 50 card 1", &fault, reason, sizeof reason) &&
+		   fault.card == 1 && fault.slow_us == 50,
+	       "a card may be named");
+	expect(fault_matches(&fault, "nvmlInit_v2") && !fault_matches(&fault, "cuInit"),
+	       "a star ends a prefix");
+	expect(!fault_parse("fail cuInit", &fault, reason, sizeof reason),
+	       "a failure needs its code");
+	expect(!fault_parse("fail cuInit 100 after", &fault, reason, sizeof reason),
+	       "an option needs its value");
+	expect(!fault_parse("explode cuInit", &fault, reason, sizeof reason),
+	       "other verbs are refused");
 }
 
 static void
@@ -122,7 +142,8 @@ test_dead_process(void)
 		_exit(write(ready[1], &done, 1) == 1 ? 0 : 1);
 	}
 	char answer = 0;
-	expect(read(ready[0], &answer, 1) == 1 && answer == 'y', "the child took memory and the lock");
+	expect(read(ready[0], &answer, 1) == 1 && answer == 'y',
+	       "the child took memory and the lock");
 	waitpid(child, NULL, 0);
 	expect(domain_used(0) == 0, "the lock and the memory of a dead process come back");
 	expect(region()->repairs == 1, "by one repair");
@@ -139,10 +160,14 @@ test_timeline(void)
 	expect(!timeline_reached(0, position, NULL), "work takes its time");
 	timeline_wait(0, position);
 	expect(clock_now() == start + 5000000, "and no more");
-	expect(timeline_reached(0, position - 2000000, &moment) && moment == start + 3000000, "moments within it are known");
+	expect(timeline_reached(0, position - 2000000, &moment) && moment == start + 3000000,
+	       "moments within it are known");
 	clock_wait_until(clock_now() + 100000000000ULL);
 	timeline_wait(0, timeline_submit(0, 1));
-	expect(region()->domains[0].sample_percent[(region()->domains[0].sample_next - 1) % SAMPLES] == 0, "a long idle time shows as idle");
+	expect(
+	    region()->domains[0].sample_percent[(region()->domains[0].sample_next - 1) % SAMPLES] ==
+		0,
+	    "a long idle time shows as idle");
 }
 
 static void
@@ -150,12 +175,22 @@ test_control(void)
 {
 	char reason[200];
 	region_lock();
-	expect(control_apply("xid 0 79", reason, sizeof reason) && region()->health[0].last_xid == 79, "xid");
-	expect(control_apply("lose *", reason, sizeof reason) && region()->health[1].lost == 1, "all cards");
-	expect(!control_apply("lose 2", reason, sizeof reason) && strstr(reason, "no such card") != NULL, "an unknown card is named");
-	expect(control_apply("", reason, sizeof reason) && control_apply("# note", reason, sizeof reason), "empty lines and comments");
-	expect(control_apply("fail cuInit 3", reason, sizeof reason) && region()->armed == 1, "faults arm the gate");
-	expect(control_apply("clear", reason, sizeof reason) && region()->armed == 0 && region()->health[1].lost == 0, "clear");
+	expect(control_apply("xid 0 79", reason, sizeof reason) &&
+		   region()->health[0].last_xid == 79,
+	       "xid");
+	expect(control_apply("lose *", reason, sizeof reason) && region()->health[1].lost == 1,
+	       "all cards");
+	expect(!control_apply("lose 2", reason, sizeof reason) &&
+		   strstr(reason, "no such card") != NULL,
+	       "an unknown card is named");
+	expect(control_apply("", reason, sizeof reason) &&
+		   control_apply("# note", reason, sizeof reason),
+	       "empty lines and comments");
+	expect(control_apply("fail cuInit 3", reason, sizeof reason) && region()->armed == 1,
+	       "faults arm the gate");
+	expect(control_apply("clear", reason, sizeof reason) && region()->armed == 0 &&
+		   region()->health[1].lost == 0,
+	       "clear");
 	region_unlock();
 }
 

@@ -1,4 +1,5 @@
-/* Compile-only: the figures in simulator/drivers/cuda/cuda_abi.h are NVIDIA's, of CUDA 11.8 to 13. */
+/* Compile-only: the figures in simulator/drivers/cuda/cuda_abi.h are NVIDIA's, of CUDA 11.8 to 13.
+ */
 #include <cuda.h>
 #undef cuMemAlloc
 #include "../../../simulator/drivers/cuda/cuda_abi.h"
@@ -42,33 +43,46 @@ SAME(CU_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 SAME(CU_STREAM_CAPTURE_UNMATCHED, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
 
 _Static_assert(sizeof(struct copy_2d) == sizeof(CUDA_MEMCPY2D), "copy_2d");
-_Static_assert(offsetof(struct copy_2d, to_device) == offsetof(CUDA_MEMCPY2D, dstDevice), "copy_2d.to_device");
-_Static_assert(offsetof(struct copy_2d, height) == offsetof(CUDA_MEMCPY2D, Height), "copy_2d.height");
+_Static_assert(offsetof(struct copy_2d, to_device) == offsetof(CUDA_MEMCPY2D, dstDevice),
+	       "copy_2d.to_device");
+_Static_assert(offsetof(struct copy_2d, height) == offsetof(CUDA_MEMCPY2D, Height),
+	       "copy_2d.height");
 _Static_assert(sizeof(struct descriptor) == sizeof(CUDA_ARRAY_DESCRIPTOR), "descriptor");
 _Static_assert(sizeof(struct descriptor_3d) == sizeof(CUDA_ARRAY3D_DESCRIPTOR), "descriptor_3d");
-_Static_assert(sizeof(struct requirements) == sizeof(CUDA_ARRAY_MEMORY_REQUIREMENTS), "requirements");
+_Static_assert(sizeof(struct requirements) == sizeof(CUDA_ARRAY_MEMORY_REQUIREMENTS),
+	       "requirements");
 _Static_assert(sizeof(struct pool_properties) == sizeof(CUmemPoolProps), "pool_properties");
-_Static_assert(offsetof(struct pool_properties, location) == offsetof(CUmemPoolProps, location), "pool location");
+_Static_assert(offsetof(struct pool_properties, location) == offsetof(CUmemPoolProps, location),
+	       "pool location");
 _Static_assert(sizeof(struct properties) == sizeof(CUmemAllocationProp), "properties");
-_Static_assert(offsetof(struct properties, location) == offsetof(CUmemAllocationProp, location), "location");
+_Static_assert(offsetof(struct properties, location) == offsetof(CUmemAllocationProp, location),
+	       "location");
 _Static_assert(sizeof(struct access_description) == sizeof(CUmemAccessDesc), "access_description");
 _Static_assert(sizeof(struct pointer_export) == sizeof(CUmemPoolPtrExportData), "pointer_export");
 _Static_assert(sizeof(struct ipc_handle) == sizeof(CUipcMemHandle), "ipc_handle");
 _Static_assert(sizeof(struct device_properties) == sizeof(CUdevprop), "device_properties");
 _Static_assert(sizeof(struct launch_config) == sizeof(CUlaunchConfig), "launch_config");
-_Static_assert(offsetof(struct launch_config, stream) == offsetof(CUlaunchConfig, hStream), "launch_config.stream");
-_Static_assert(sizeof(struct cooperative_launch) == sizeof(CUDA_LAUNCH_PARAMS), "cooperative_launch");
-_Static_assert(sizeof(struct allocation_node) == sizeof(CUDA_MEM_ALLOC_NODE_PARAMS), "allocation_node");
-_Static_assert(offsetof(struct allocation_node, address) == offsetof(CUDA_MEM_ALLOC_NODE_PARAMS, dptr), "allocation_node.address");
+_Static_assert(offsetof(struct launch_config, stream) == offsetof(CUlaunchConfig, hStream),
+	       "launch_config.stream");
+_Static_assert(sizeof(struct cooperative_launch) == sizeof(CUDA_LAUNCH_PARAMS),
+	       "cooperative_launch");
+_Static_assert(sizeof(struct allocation_node) == sizeof(CUDA_MEM_ALLOC_NODE_PARAMS),
+	       "allocation_node");
+_Static_assert(offsetof(struct allocation_node, address) ==
+		   offsetof(CUDA_MEM_ALLOC_NODE_PARAMS, dptr),
+	       "allocation_node.address");
 #if CUDA_VERSION >= 12020
 _Static_assert(sizeof(struct any_node) == sizeof(CUgraphNodeParams), "any_node");
 _Static_assert(offsetof(struct any_node, u) == offsetof(CUgraphNodeParams, kernel), "any_node.u");
-_Static_assert(sizeof(struct instantiate_parameters) == sizeof(CUDA_GRAPH_INSTANTIATE_PARAMS), "instantiate_parameters");
+_Static_assert(sizeof(struct instantiate_parameters) == sizeof(CUDA_GRAPH_INSTANTIATE_PARAMS),
+	       "instantiate_parameters");
 #endif
 #if CUDA_VERSION >= 12000
 _Static_assert(sizeof(struct kernel_node) == sizeof(CUDA_KERNEL_NODE_PARAMS_v2), "kernel_node");
-_Static_assert(offsetof(struct kernel_node, kernel) == offsetof(CUDA_KERNEL_NODE_PARAMS_v2, kern), "kernel_node.kernel");
-_Static_assert(sizeof(struct update_result) == sizeof(CUgraphExecUpdateResultInfo), "update_result");
+_Static_assert(offsetof(struct kernel_node, kernel) == offsetof(CUDA_KERNEL_NODE_PARAMS_v2, kern),
+	       "kernel_node.kernel");
+_Static_assert(sizeof(struct update_result) == sizeof(CUgraphExecUpdateResultInfo),
+	       "update_result");
 #endif
 SAME(16, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 SAME(75, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);

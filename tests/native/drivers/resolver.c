@@ -1,4 +1,5 @@
-/* Ask cuGetProcAddress_v2 for every "NAME VERSION FLAGS" of a file; print NAME and the symbol of this driver it found. */
+/* Ask cuGetProcAddress_v2 for every "NAME VERSION FLAGS" of a file; print NAME and the symbol of
+ * this driver it found. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
