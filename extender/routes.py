@@ -7,6 +7,7 @@ three calls a pod that is worth it. The same verbs are routes of the FastAPI app
 from fastapi import FastAPI, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from extender.openapi import BINDING_ARGS, EXTENDER_ARGS, PREEMPTION_ARGS, body_of
 from extender.verbs import MAX_BODY_BYTES, Reply, TooLarge, Verbs, problem
 
 _JSON = "application/json"
@@ -16,22 +17,22 @@ def build_app(verbs: Verbs) -> FastAPI:
     """Put the application together."""
     app = FastAPI(title="gpuslice scheduler extender", docs_url=None, redoc_url=None)
 
-    @app.post("/filter")
+    @app.post("/filter", openapi_extra=body_of(EXTENDER_ARGS))
     async def filter_nodes(request: Request) -> Response:
         """Split candidate nodes into those that fit and those that do not, with reasons (ExtenderArgs)."""
         return _response(await verbs.call("/filter", await request.body()))
 
-    @app.post("/prioritize")
+    @app.post("/prioritize", openapi_extra=body_of(EXTENDER_ARGS))
     async def prioritize(request: Request) -> Response:
         """Score nodes 0..10 (ExtenderArgs)."""
         return _response(await verbs.call("/prioritize", await request.body()))
 
-    @app.post("/bind")
+    @app.post("/bind", openapi_extra=body_of(BINDING_ARGS))
     async def bind(request: Request) -> Response:
         """Bind a pod to a node with its exact slices (ExtenderBindingArgs)."""
         return _response(await verbs.call("/bind", await request.body()))
 
-    @app.post("/preempt")
+    @app.post("/preempt", openapi_extra=body_of(PREEMPTION_ARGS))
     async def preempt(request: Request) -> Response:
         """Choose whom to evict on which node (ExtenderPreemptionArgs)."""
         return _response(await verbs.call("/preempt", await request.body()))

@@ -54,7 +54,11 @@ async def test_a_binding_whose_answer_was_lost_is_found_in_the_pod() -> None:
         async with standing(server) as stand:
             server.faults.lose_answer(BINDING, times=1)
             error = await stand.bind(created, "n1")
-            assert (error, server.get("v1", "Pod", "a")["spec"]["nodeName"], len(stand.ledger.holdings)) == ("", "n1", 1)
+            assert (error, server.get("v1", "Pod", "a")["spec"]["nodeName"], len(stand.ledger.holdings)) == (
+                "",
+                "n1",
+                1,
+            )
 
 
 async def test_while_nothing_is_known_of_a_binding_its_share_stays_taken_wherever_the_pod_goes() -> None:

@@ -1,6 +1,7 @@
 """Nodes whose kubelet cannot say who is being admitted: pods that could be confused do not go there together."""
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -18,8 +19,6 @@ pytestmark = pytest.mark.anyio
 
 def old_node(name: str) -> dict[str, Any]:
     """A node whose plugin says that its kubelet cannot tell who is being admitted."""
-    import dataclasses
-
     made = node(name, 4)
     cards = dataclasses.replace(cards_of(name, 4), identity_known=False)
     made["metadata"]["annotations"][CARDS] = encode_cards(cards)

@@ -139,7 +139,11 @@ async def test_preempt_of_kube_scheduler_reserves_and_is_not_refused_afterwards(
             victim = server.get("v1", "Pod", "victim")["metadata"]["uid"]
             urgent = await server.create(high("urgent"))
             await stand.until(lambda: stand.extender.feed.budgets.lists)
-            args = {"Pod": urgent, "NodeNameToVictims": None, "NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": victim}]}}}
+            args = {
+                "Pod": urgent,
+                "NodeNameToVictims": None,
+                "NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": victim}]}},
+            }
             status, answer = await stand.post("preempt", args)
             chosen = {"n1": {"Pods": [{"UID": victim}], "NumPDBViolations": 0}}
             assert (status, answer) == (200, {"NodeNameToMetaVictims": chosen})

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.quotas import QUOTA, QuotaFacts, Quotas, ResourceQuota, quota_facts
+from extender.quotas import QUOTA, Cap, QuotaFacts, Quotas, QuotaSpec, ResourceQuota, quota_facts
 from gpuslice.cluster.resources import PODS, RESOURCE_QUOTAS
 from gpuslice.devices.families import load_builtin
 from gpuslice.devices.pods import Metadata
-from extender.quotas import Cap, QuotaSpec
 from simulator.apiserver.server import running
 from tests.extender.objects import container, node, pod
 from tests.extender.stand import standing

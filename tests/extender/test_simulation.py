@@ -37,7 +37,9 @@ async def test_a_template_is_judged_as_the_empty_machine_that_it_stands_for() ->
             before = (dict(stand.ledger.holdings), stand.ledger.fleet.rows)
             templates = [template(real, f"template-{n}") for n in range(3)]
             answer = await ask(stand, waiting, real, *templates)
-            assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == [f"template-{n}" for n in range(3)]
+            assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == [
+                f"template-{n}" for n in range(3)
+            ]
             assert answer["FailedAndUnresolvableNodes"] == {"n1": TEXTS[Obstacle.MEMORY]}
             assert answer["Nodes"]["items"][0] == templates[0]
             assert (stand.ledger.holdings, stand.ledger.fleet.rows) == before
@@ -45,19 +47,17 @@ async def test_a_template_is_judged_as_the_empty_machine_that_it_stands_for() ->
 
 
 async def test_a_machine_too_small_for_the_pod_is_refused() -> None:
-    async with running() as server:
-        async with standing(server) as stand:
-            wanted = pod("big", container(gpus=2, memory_mib=1000))
-            answer = await ask(stand, wanted, node("template", 1), node("larger", 2))
-            assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["larger"]
-            assert answer["FailedAndUnresolvableNodes"] == {"template": TEXTS[Obstacle.TOO_FEW_CARDS]}
+    async with running() as server, standing(server) as stand:
+        wanted = pod("big", container(gpus=2, memory_mib=1000))
+        answer = await ask(stand, wanted, node("template", 1), node("larger", 2))
+        assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["larger"]
+        assert answer["FailedAndUnresolvableNodes"] == {"template": TEXTS[Obstacle.TOO_FEW_CARDS]}
 
 
 async def test_a_pod_without_a_request_of_ours_fits_everywhere() -> None:
-    async with running() as server:
-        async with standing(server) as stand:
-            answer = await ask(stand, pod("plain", {"name": "main"}), node("a"), node("b"))
-            assert len(answer["Nodes"]["items"]) == 2
+    async with running() as server, standing(server) as stand:
+        answer = await ask(stand, pod("plain", {"name": "main"}), node("a"), node("b"))
+        assert len(answer["Nodes"]["items"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,6 @@ async def test_a_request_without_its_parts_is_an_error_in_the_answer_and_the_nex
 
 @pytest.mark.parametrize("shape", [{"NodeNames": []}, {"Nodes": {"items": []}}, {"Nodes": {"items": None}}])
 async def test_no_nodes_is_an_empty_answer(shape: dict[str, Any]) -> None:
-    async with running() as server:
-        async with standing(server) as stand:
-            status, answer = await stand.post("filter", {"Pod": pod("a"), **shape})
-            assert (status, answer["Error"], answer["NodeNames"]) == (200, "", [])
+    async with running() as server, standing(server) as stand:
+        status, answer = await stand.post("filter", {"Pod": pod("a"), **shape})
+        assert (status, answer["Error"], answer["NodeNames"]) == (200, "", [])

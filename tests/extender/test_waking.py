@@ -1,5 +1,7 @@
 """A refused pod is tried again when a share that it needs is released, and at no other time."""
 
+from typing import Any
+
 import pytest
 
 from gpuslice.cluster.resources import PODS
@@ -16,7 +18,7 @@ async def delete(stand: Stand, name: str) -> None:
     await stand.client.delete(PODS, name, namespace="default", grace_seconds=0)
 
 
-def whole_card(name: str, **spec: object) -> dict[str, object]:
+def whole_card(name: str, **spec: Any) -> dict[str, Any]:
     return pod(name, container(memory_mib=16_384), **spec)
 
 
@@ -103,6 +105,6 @@ async def test_a_new_leader_wakes_the_pods_that_the_last_one_refused() -> None:
             assert _was_woken(server.get("v1", "Pod", created["metadata"]["name"]))
 
 
-def _was_woken(found: dict[str, object]) -> bool:
-    conditions = found["status"].get("conditions", [])  # type: ignore[attr-defined]
+def _was_woken(found: dict[str, Any]) -> bool:
+    conditions = found["status"].get("conditions", [])
     return any(condition["type"] == "gpuslice.io/SchedulingRetried" for condition in conditions)
