@@ -240,7 +240,7 @@ _MUTABLE = ("activeDeadlineSeconds", "tolerations")
 def _comparable(spec: Object, gated: bool) -> Object:
     """Keep what an update may not change."""
     kept = copy.deepcopy(spec)
-    for key in (*_MUTABLE, "schedulingGates", "ephemeralContainers"):
+    for key in (*_MUTABLE, "schedulingGates"):
         kept.pop(key, None)
     if gated:
         for key in ("nodeSelector", "affinity"):

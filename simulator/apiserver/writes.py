@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from gpuslice.devices.errors import BadQuantity
-from simulator.apiserver import apply, calls, failures, names, protobuf, quantities, strategies
+from simulator.apiserver import apply, calls, failures, names, partial, protobuf, quantities, strategies
 from simulator.apiserver.calls import Call, State
 from simulator.apiserver.failures import Object
 from simulator.apiserver.resources import GENERATIONS
@@ -252,7 +252,9 @@ async def _update_once(state: State, call: Call, new: Object, old: Object) -> Ob
             _default(call, strategy, new)
     new = _keep_other_parts(call, strategy, new, old)
     problems = names.validate_metadata(call.storage, new["metadata"]) + _new_finalizers(new, old)
-    if not call.target.subresource:
+    if call.target.subresource:
+        problems += partial.validate(call, new, old)
+    else:
         problems += strategy.validate_update(new, old)
     if call.storage != ("", "pods"):
         problems += strategy.validate(new)
@@ -277,9 +279,9 @@ def _new_finalizers(new: Object, old: Object) -> list[failures.FieldError]:
 
 def _keep_other_parts(call: Call, strategy: strategies.Strategy, new: Object, old: Object) -> Object:
     """Undo what this call may not change, and count the generation."""
-    if call.target.subresource == "status":
-        new = _status_only(call, new, old)
-    elif not call.target.subresource:
+    if call.target.subresource:
+        new = partial.keep_rest(call, new, old)
+    else:
         for part in (*strategy.keep, *(("status",) if strategy.status else ())):
             new.pop(part, None)
             if part in old:
@@ -293,18 +295,6 @@ def _keep_other_parts(call: Call, strategy: strategies.Strategy, new: Object, ol
     if "generation" in before and _spec(new) != _spec(old):
         meta["generation"] = before["generation"] + 1
     return new
-
-
-def _status_only(call: Call, new: Object, old: Object) -> Object:
-    """Take the status from a write to /status, and of built-in types labels, annotations and finalizers too."""
-    meta = dict(old["metadata"])
-    if not call.resource.custom:
-        for field in ("labels", "annotations", "finalizers"):
-            if field in new["metadata"]:
-                meta[field] = new["metadata"][field]
-            else:
-                meta.pop(field, None)
-    return {**old, "metadata": meta, "status": new.get("status") or {}}
 
 
 def _spec(obj: Object) -> Object:

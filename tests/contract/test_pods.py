@@ -258,3 +258,41 @@ def test_priority_comes_from_the_class(api: Client, ns: str) -> None:
     )
     spec = api.post(pods(ns), pod("a", priorityClassName=ns)).body["spec"]
     assert (spec["priority"], spec["preemptionPolicy"]) == (7, "Never")
+
+
+def test_an_ephemeral_container_is_added_and_nothing_else_changes(api: Client, ns: str) -> None:
+    api.post(pods(ns), pod("a"))
+    path = f"{pods(ns)}/a/ephemeralcontainers"
+    added = {"spec": {"ephemeralContainers": [{"name": "d", "image": "y:1"}], "nodeName": "n"}}
+    answer = api.patch(path, added | {"metadata": {"annotations": {"q": "r"}}}, STRATEGIC)
+    assert [item["name"] for item in answer.body["spec"]["ephemeralContainers"]] == ["d"]
+    assert ("nodeName" in answer.body["spec"], "annotations" in answer.meta) == (False, False)
+    changed = api.patch(path, {"spec": {"ephemeralContainers": [{"name": "d", "image": "z:1"}]}}, STRATEGIC)
+    assert changed.refusal[:2] == (422, "Invalid")
+    plain = api.patch(f"{pods(ns)}/a", {"spec": {"ephemeralContainers": [{"name": "e", "image": "y:1"}]}}, STRATEGIC)
+    assert plain.refusal[:2] == (422, "Invalid")
+
+
+def test_a_resize_changes_cpu_and_no_annotation(api: Client, ns: str) -> None:
+    api.post(pods(ns), limited("a", {"cpu": "2"}, {"cpu": "1"}))
+    api.post(f"{pods(ns)}/a/binding", binding("a", ns))
+    smaller = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}]}}
+    answer = api.patch(f"{pods(ns)}/a/resize", smaller | {"metadata": {"annotations": {"q": "r"}}}, STRATEGIC)
+    resources = answer.body["spec"]["containers"][0]["resources"]
+    assert (resources["requests"], "annotations" in answer.meta) == ({"cpu": "500m"}, False)
+
+
+def test_a_resize_keeps_the_quality_of_service(api: Client, ns: str) -> None:
+    api.post(pods(ns), pod("a"))
+    limits = {"spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": "1"}}}]}}
+    answer = api.patch(f"{pods(ns)}/a/resize", limits, STRATEGIC)
+    assert answer.refusal[:2] == (422, "Invalid")
+    assert "Pod QOS Class may not change as a result of resizing" in answer.refusal[2]
+
+
+def test_a_namespaces_finalizers_change_only_through_finalize(api: Client, ns: str) -> None:
+    path = f"/api/v1/namespaces/{ns}"
+    wanted = {"metadata": {"name": ns}, "spec": {"finalizers": ["kubernetes", "example.com/f"]}}
+    assert api.put(f"{path}/finalize", wanted).body["spec"]["finalizers"] == ["kubernetes", "example.com/f"]
+    kept = api.patch(path, {"spec": {"finalizers": []}, "metadata": {"labels": {"a": "b"}}})
+    assert (kept.body["spec"]["finalizers"], kept.meta["labels"]["a"]) == (["kubernetes", "example.com/f"], "b")

@@ -10,7 +10,7 @@ import pytest
 
 from gpuslice.devices.families import load_builtin
 from tests.contract.client import Answer, Client
-from tests.contract.conftest import Hook
+from tests.contract.hooks import Hook
 from tests.contract.manifests import limited, pod
 from webhook.registration import Registration, mutating_configuration, validating_configuration
 
