@@ -3,8 +3,8 @@
 Latency is one keep-alive connection, one review at a time, as the API server's client does it, in rounds; the quietest
 quarter of the rounds counts, because a shared machine interrupts the others. Throughput keeps several connections busy
 while the webhook is bound to one core and the client to the others; ``admissions_per_second`` divides by the CPU time
-that the webhook took, which is what a core of its own gives, ``…_wall`` by the time on the clock. The pods are a mix: GPU
-pods that are patched, GPU pods that are denied, and pods without a device, of 5 kB. The baseline allows everything
+that the webhook took, which is what a core of its own gives, ``…_wall`` by the clock. The pods are a mix: GPU
+pods that are patched, GPU pods that are denied, and pods without a device, of 5 kB. The baseline allows all
 without reading it, on the same stack, measured in turns with the webhook.
 """
 
