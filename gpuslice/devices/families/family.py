@@ -140,7 +140,6 @@ class NodeFormat(_Data, frozen=True, kw_only=True):
     grammar: Literal["json", "text", "capacity", "metax", "drs"]
     register: str = ""
     """Node annotation with the cards (all grammars but ``capacity``)."""
-    handshake: str = ""
     compute: Literal["percent", "units"] = "percent"
     """What the node counts as compute of a card: percent, or the vendor's units (compute units, AI cores)."""
     slots_per_card: int = 100
