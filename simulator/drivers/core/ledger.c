@@ -84,7 +84,7 @@ ledger_holding(uint32_t domain)
 }
 
 bool
-ledger_charge(uint32_t domain, enum memory_kind kind, uint64_t bytes)
+ledger_take(uint32_t domain, enum memory_kind kind, uint64_t bytes, uint64_t requested)
 {
 	struct domain *d = &region()->domains[domain];
 	uint64_t usable = domain_usable(domain);
@@ -96,6 +96,7 @@ ledger_charge(uint32_t domain, enum memory_kind kind, uint64_t bytes)
 	bool fits = bytes <= usable && d->used_bytes <= usable - bytes;
 	if (fits) {
 		mine->bytes[kind] += bytes;
+		mine->requested += requested;
 		d->used_bytes += bytes;
 		d->peak_bytes = d->used_bytes > d->peak_bytes ? d->used_bytes : d->peak_bytes;
 	} else {
@@ -105,11 +106,25 @@ ledger_charge(uint32_t domain, enum memory_kind kind, uint64_t bytes)
 	return fits;
 }
 
+bool
+ledger_charge(uint32_t domain, enum memory_kind kind, uint64_t bytes)
+{
+	return ledger_take(domain, kind, bytes, 0);
+}
+
 void
 ledger_refund(uint32_t domain, enum memory_kind kind, uint64_t bytes)
 {
+	ledger_give(domain, kind, bytes, 0);
+}
+
+void
+ledger_give(uint32_t domain, enum memory_kind kind, uint64_t bytes, uint64_t requested)
+{
 	region_lock();
-	ledger_holding(domain)->bytes[kind] -= bytes;
+	struct holding *mine = ledger_holding(domain);
+	mine->bytes[kind] -= bytes;
+	mine->requested -= requested;
 	region()->domains[domain].used_bytes -= bytes;
 	region_unlock();
 }

@@ -14,7 +14,9 @@ struct holding *ledger_holding(uint32_t domain);
 /* Take physical memory for this process; false when the domain is full. */
 bool ledger_charge(uint32_t domain, enum memory_kind kind, uint64_t bytes);
 void ledger_refund(uint32_t domain, enum memory_kind kind, uint64_t bytes);
-/* What programs asked for; a figure of its own beside the physical one. */
+/* The same, and book what the program asked for, a figure of its own beside the physical one. */
+bool ledger_take(uint32_t domain, enum memory_kind kind, uint64_t bytes, uint64_t requested);
+void ledger_give(uint32_t domain, enum memory_kind kind, uint64_t bytes, uint64_t requested);
 void ledger_requested(uint32_t domain, int64_t bytes);
 
 /* Memory a domain has in all, and how much of it can be handed out or is taken. */

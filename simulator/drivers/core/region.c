@@ -20,7 +20,7 @@
 #define F_OFD_SETLK 37
 #endif
 
-static const uint64_t MAGIC = 0x677570736c696365ULL + 4; /* + layout version */
+static const uint64_t MAGIC = 0x677570736c696365ULL + 5; /* + layout version */
 static const off_t LIFE_BYTES = (off_t)1 << 40;          /* OFD locks: one byte a slot */
 static const off_t PID_BYTES = (off_t)1
 			       << 41; /* POSIX locks: tell an observer the pid in its namespace */
@@ -119,7 +119,7 @@ region_repair(void)
 	}
 	for (uint32_t c = 0; c < MAX_CLIENTS; c++) {
 		const struct client *client = &r->clients[c];
-		if (client->kind == CLIENT_NONE) {
+		if (r->kinds[c] == CLIENT_NONE) {
 			continue;
 		}
 		for (uint32_t h = 0; h < client->holding_count; h++) {
@@ -165,7 +165,7 @@ forget_client(uint32_t which)
 		}
 	}
 	r->clients[which].holding_count = 0;
-	atomic_store(&r->clients[which].kind, CLIENT_NONE);
+	atomic_store(&r->kinds[which], CLIENT_NONE);
 }
 
 void
@@ -173,7 +173,7 @@ region_reap(void)
 {
 	bool found = false;
 	for (uint32_t c = 0; c < MAX_CLIENTS; c++) {
-		if (mapped->clients[c].kind != CLIENT_NONE && !client_alive(c)) {
+		if (mapped->kinds[c] != CLIENT_NONE && !client_alive(c)) {
 			forget_client(c);
 			found = true;
 		}
@@ -291,11 +291,30 @@ static bool
 somebody_lives(void)
 {
 	for (uint32_t c = 0; c < MAX_CLIENTS; c++) {
-		if (mapped->clients[c].kind != CLIENT_NONE && client_alive(c)) {
+		if (mapped->kinds[c] != CLIENT_NONE && client_alive(c)) {
 			return true;
 		}
 	}
 	return false;
+}
+
+static void
+forget_everything(void)
+{
+	struct region *r = mapped;
+	for (unsigned d = 0; d < MAX_DOMAINS; d++) {
+		if (r->domains[d].used_bytes != 0 || r->domains[d].advanced_ns != 0) {
+			memset(&r->domains[d], 0, sizeof r->domains[d]);
+		}
+	}
+	for (unsigned s = 0; s < MAX_SHARED; s++) {
+		r->shared[s].used = false;
+	}
+	for (unsigned c = 0; c < MAX_CLIENTS; c++) {
+		if (r->kinds[c] != CLIENT_NONE) {
+			atomic_store(&r->kinds[c], CLIENT_NONE);
+		}
+	}
 }
 
 static bool
@@ -309,19 +328,10 @@ fill_region(const char *text, uint64_t hash)
 			 getenv("GPUSLICE_FAKE_INVENTORY"), error);
 		return false;
 	}
+	bool used_before = r->magic != 0; /* a new file is all zero, and stays sparse */
 	memset(r, 0, offsetof(struct region, domains));
-	for (unsigned d = 0; d < MAX_DOMAINS; d++) {
-		if (r->domains[d].used_bytes != 0 || r->domains[d].advanced_ns != 0) {
-			memset(&r->domains[d], 0, sizeof r->domains[d]);
-		}
-	}
-	for (unsigned s = 0; s < MAX_SHARED; s++) {
-		r->shared[s].used = false;
-	}
-	for (unsigned c = 0; c < MAX_CLIENTS; c++) {
-		if (r->clients[c].kind != CLIENT_NONE) {
-			atomic_store(&r->clients[c].kind, CLIENT_NONE);
-		}
+	if (used_before) {
+		forget_everything();
 	}
 	const char *clock = getenv("GPUSLICE_FAKE_CLOCK");
 	r->clock = clock != NULL && strcmp(clock, "virtual") == 0 ? CLOCK_VIRTUAL : CLOCK_REAL;
@@ -405,14 +415,14 @@ take_slot(enum client_kind kind)
 	for (uint32_t i = 0; i < MAX_CLIENTS * 2; i++) {
 		uint32_t c =
 		    i % MAX_CLIENTS; /* first round: free slots; second: those of the dead */
-		if ((i < MAX_CLIENTS && mapped->clients[c].kind != CLIENT_NONE) ||
+		if ((i < MAX_CLIENTS && mapped->kinds[c] != CLIENT_NONE) ||
 		    byte_lock(F_OFD_SETLK, LIFE_BYTES + (off_t)c, &lock) != 0) {
 			continue;
 		}
 		byte_lock(F_SETLK, PID_BYTES + (off_t)c, &lock);
 		slot = c;
 		region_lock();
-		if (mapped->clients[c].kind != CLIENT_NONE) {
+		if (mapped->kinds[c] != CLIENT_NONE) {
 			forget_client(c);
 			region_repair();
 		}
@@ -422,7 +432,7 @@ take_slot(enum client_kind kind)
 		self->start_ticks = own_start_ticks();
 		self->pid_namespace = stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 		self->holding_count = 0;
-		atomic_store(&self->kind, kind);
+		atomic_store(&mapped->kinds[c], kind);
 		region_unlock();
 		return true;
 	}

@@ -67,7 +67,6 @@ struct holding {
 enum client_kind { CLIENT_NONE, CLIENT_CUDA, CLIENT_NVML };
 
 struct client {
-	_Atomic uint32_t kind;
 	int32_t pid; /* in its own namespace */
 	uint64_t start_ticks;
 	uint64_t pid_namespace;
@@ -186,6 +185,8 @@ struct region {
 	struct domain domains[MAX_DOMAINS];
 	struct shared_memory shared[MAX_SHARED];
 	uint64_t shared_generation;
+	_Atomic uint32_t kinds[MAX_CLIENTS]; /* enum client_kind of each slot; apart, because all
+						are scanned often */
 	struct client clients[MAX_CLIENTS];
 };
 

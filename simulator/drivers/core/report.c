@@ -69,7 +69,8 @@ report_usage(uint32_t domain, int pid, struct gpuslice_fake_usage *out)
 	timeline_advance(domain);
 	for (uint32_t c = 0; c < MAX_CLIENTS; c++) {
 		const struct client *client = &region()->clients[c];
-		if (client->kind != CLIENT_CUDA || (pid != 0 && client_visible_pid(c) != pid)) {
+		if (region()->kinds[c] != CLIENT_CUDA ||
+		    (pid != 0 && client_visible_pid(c) != pid)) {
 			continue;
 		}
 		for (uint32_t h = 0; h < client->holding_count; h++) {

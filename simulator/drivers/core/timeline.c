@@ -8,7 +8,8 @@ static struct work_queue *
 queue_of(struct member member)
 {
 	struct client *client = &region()->clients[member.client];
-	if (client->kind != CLIENT_CUDA || member.holding >= client->holding_count) {
+	if (region()->kinds[member.client] != CLIENT_CUDA ||
+	    member.holding >= client->holding_count) {
 		return NULL;
 	}
 	return &client->holdings[member.holding].work;

@@ -62,7 +62,7 @@ memory_allocate_in(struct context *context, enum memory_kind kind, uint64_t byte
 	bool shares = shares_chunk(block);
 	uint64_t charge =
 	    shares ? (block_alone_in_chunk(block) ? SMALL_CHUNK : 0) : memory_physical(bytes);
-	if (charge != 0 && !ledger_charge(context->domain, shares ? KIND_DATA : kind, charge)) {
+	if (!ledger_take(context->domain, shares ? KIND_DATA : kind, charge, bytes)) {
 		block_delete(block);
 		blocks_unlock();
 		return CU_OUT_OF_MEMORY;
@@ -71,7 +71,6 @@ memory_allocate_in(struct context *context, enum memory_kind kind, uint64_t byte
 	block->charged = shares ? 0 : charge;
 	link_block(context, block);
 	blocks_unlock();
-	ledger_requested(context->domain, (int64_t)bytes);
 	*out = block;
 	return CU_OK;
 }
@@ -103,14 +102,12 @@ release_locked(struct block *block)
 	bool shares = !adopted && shares_chunk(block);
 	uint64_t refund = shares && !block->shared ? (block_alone_in_chunk(block) ? SMALL_CHUNK : 0)
 						   : block->charged;
-	if (!adopted) {
-		ledger_requested(domain, -(int64_t)block->bytes);
-	}
+	uint64_t requested = adopted ? 0 : block->bytes;
 	if (block->shared) {
 		shared_drop(block->share);
-	} else if (refund != 0) {
-		ledger_refund(domain, block->kind, refund);
+		refund = 0;
 	}
+	ledger_give(domain, block->kind, refund, requested);
 	unlink_block(block);
 	block_delete(block);
 }

@@ -54,7 +54,7 @@ collect(const struct handle *handle, struct user *users)
 	unsigned count = 0;
 	region_reap();
 	for (uint32_t c = 0; c < MAX_CLIENTS; c++) {
-		if (region()->clients[c].kind == CLIENT_CUDA) {
+		if (region()->kinds[c] == CLIENT_CUDA) {
 			add_client(c, handle, users, &count);
 		}
 	}

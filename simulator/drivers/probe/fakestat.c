@@ -16,7 +16,7 @@ print_processes(uint32_t domain)
 	fputs(", \"processes\": [", stdout);
 	for (uint32_t c = 0; c < MAX_CLIENTS; c++) {
 		const struct client *client = &region()->clients[c];
-		for (uint32_t h = 0; client->kind == CLIENT_CUDA && h < client->holding_count;
+		for (uint32_t h = 0; region()->kinds[c] == CLIENT_CUDA && h < client->holding_count;
 		     h++) {
 			const struct holding *holding = &client->holdings[h];
 			if (holding->domain != domain) {
