@@ -28,7 +28,7 @@ def fit_node(fleet: Fleet, row: int, shape: PodShape, policy: Policy, changes: S
         policy: Which cards and nodes are better.
         changes: Uses to count in or out first (what is reserved for this very pod, what a victim would free).
     """
-    if not fleet.present[row].any():
+    if not fleet.uuids(row):
         return Obstacle.UNKNOWN_NODE
     if not fleet.ready[row]:
         return Obstacle.NOT_READY

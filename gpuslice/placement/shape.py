@@ -11,7 +11,7 @@ which the kubelet passes on are the ones the plan expects.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from gpuslice.devices.requests import ContainerDemand, ContainerRequest, PodRequest, Role
@@ -28,16 +28,16 @@ class Block:
     """Names of the containers that use these slices."""
     apart: frozenset[int] = frozenset()
     """Positions in :attr:`PodShape.blocks` of other blocks with a user in common."""
+    family: str = field(init=False)
+    """Device family of the slices."""
+    exclusive: bool = field(init=False)
+    """Whether any user wants the whole card."""
 
-    @property
-    def family(self) -> str:
-        """Device family of the slices."""
-        return next(step.family for step in self.steps if step is not None)
-
-    @property
-    def exclusive(self) -> bool:
-        """Whether any user wants the whole card."""
-        return any(step is not None and step.exclusive for step in self.steps)
+    def __post_init__(self) -> None:
+        """Work out once what every look at a card asks for."""
+        wanted = [step for step in self.steps if step is not None]
+        object.__setattr__(self, "family", wanted[0].family)
+        object.__setattr__(self, "exclusive", any(step.exclusive for step in wanted))
 
     @property
     def weight(self) -> tuple[int, int, int, int]:

@@ -94,7 +94,7 @@ def test_fragments_are_what_the_definition_says(left: list[int], cpu: int, count
     rows = meter.columns(np.array([left]), np.array([0]), np.array([cpu]))
     assert rows.tolist() == [expected]
     trials = meter.trials(np.array([left]), np.array([[7] * len(left)]), np.array([0]), np.array([cpu]))
-    assert trials[0].tolist() == [meter.trial(left, kinds, cpu, (at, 7)) for at in range(len(left))]
+    assert trials[0].tolist() == meter.tries(left, kinds, cpu, [(at, 7) for at in range(len(left))])
 
 
 @forall(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**31 - 1)), min_size=3, max_size=3))

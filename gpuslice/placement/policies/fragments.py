@@ -93,12 +93,28 @@ class Meter:
             usable += _usable_together(group, fitting, step)
         return self.total * sum(left) - usable
 
-    def trial(self, left: Sequence[int], kinds: Sequence[int], cpu: int, change: tuple[int, int]) -> int:
-        """Return the fragments of one node if the card at ``change[0]`` had ``change[1]`` left."""
-        column, after = change
-        trial = list(left)
-        trial[column] = after
-        return self.fragments(trial, kinds, cpu)
+    def tries(self, left: Sequence[int], kinds: Sequence[int], cpu: int, tries: Sequence[tuple[int, int]]) -> list[int]:
+        """Return the fragments of one node for each try: if the card at ``try[0]`` had ``try[1]`` left."""
+        if len(set(kinds)) > 1:
+            return [self.fragments([*left[:at], after, *left[at + 1 :]], kinds, cpu) for at, after in tries]
+        step = bisect_right(self._cpus, cpu)
+        table = self._lists[kinds[0]][step] if kinds else []
+        terms = [milli * table[self._levels[milli]] for milli in left]
+        all_left, all_terms = sum(left), sum(terms)
+        groups = [
+            (group, group.lists[kinds[0]][step], [milli for milli in left if milli >= group.share_milli])
+            for group in self._several
+        ]
+        found = []
+        for at, after in tries:
+            before = left[at]
+            usable = all_terms - terms[at] + after * table[self._levels[after]]
+            for group, weight, fitting in groups:
+                was, now = before >= group.share_milli, after >= group.share_milli
+                if len(fitting) - was + now >= group.cards:
+                    usable += weight * (sum(fitting) - was * before + now * after)
+            found.append(self.total * (all_left - before + after) - usable)
+        return found
 
     # -- many nodes --------------------------------------------------------------------------------------------------
 

@@ -64,9 +64,8 @@ class CardGradient:
         left = [fragments.left_after(card) for card in view.cards]
         kinds = [card.kind for card in view.cards]
         cpu = max(0, fragments.free_cpu(view) - view.cpu_wanted)
-        found = [
-            -self._meter.trial(left, kinds, cpu, (column, _left_with(view.cards[column], block))) for column in usable
-        ]
+        tries = [(column, _left_with(view.cards[column], block)) for column in usable]
+        found = [-fragments_with for fragments_with in self._meter.tries(left, kinds, cpu, tries)]
         if self._tuning.rounded:
             before = self._meter.fragments(left, kinds, fragments.free_cpu(view))
             found = _rounded(np.array(found, dtype=np.int64) + before, self._meter.total).tolist()
@@ -94,9 +93,10 @@ class CardGradient:
         now = left[at, mine].tolist()
         if self._tuning.rounded:
             before[at] = self._meter.fragments(now, kinds, cpus[0])
-        for place, column in enumerate(mine):
-            if usable[at, column]:
-                keys[at, column] = -self._meter.trial(now, kinds, cpus[1], (place, int(after[at, column])))
+        wanted = [(place, column) for place, column in enumerate(mine) if usable[at, column]]
+        tries = [(place, int(after[at, column])) for place, column in wanted]
+        for (_, column), found in zip(wanted, self._meter.tries(now, kinds, cpus[1], tries), strict=True):
+            keys[at, column] = -found
 
 
 class NodeGradient:
