@@ -243,7 +243,8 @@ is_captured(const struct launch *launch)
 static void
 measure(int number, struct device *device, struct launch *launch, struct forecast *forecast, bool settles)
 {
-	if (__atomic_load_n(&captures, __ATOMIC_RELAXED) != 0) {
+	/* Asked here as well: there are more ways to begin a capture than are counted. */
+	if (__atomic_load_n(&captures, __ATOMIC_RELAXED) != 0 || is_captured(launch)) {
 		return;
 	}
 	struct sample *sample = meter_start(number, launch, clock_now());

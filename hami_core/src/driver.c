@@ -14,6 +14,7 @@
 #include "lock.h"
 #include "log.h"
 #include "postfork.h"
+#include "real_library.h"
 
 struct driver_table driver_loaded;
 static struct nvml_table nvml_loaded;
@@ -21,12 +22,11 @@ static struct lock load_lock;
 static bool cuda_ready;
 static bool nvml_ready;
 
-/* The replacement library is itself called libcuda.so.1 and is told where the real one lies. */
 static const char *
-library_path(const char *fallback, const char *variable)
+nvml_path(void)
 {
-	const char *path = getenv(variable);
-	return path != NULL && path[0] == '/' ? path : fallback;
+	const char *path = getenv("GPUSLICE_REAL_LIBNVML");
+	return path != NULL && path[0] == '/' ? path : "libnvidia-ml.so.1";
 }
 
 static void
@@ -55,7 +55,7 @@ const struct driver_table *
 driver(void)
 {
 	if (UNLIKELY(!__atomic_load_n(&cuda_ready, __ATOMIC_ACQUIRE))) {
-		load_once(&cuda_ready, library_path("libcuda.so.1", "GPUSLICE_REAL_LIBCUDA"), driver_names,
+		load_once(&cuda_ready, real_library_path(), driver_names,
 		          driver_name_count, (void **)&driver_loaded);
 	}
 	return &driver_loaded;
@@ -65,7 +65,7 @@ const struct nvml_table *
 nvml(void)
 {
 	if (UNLIKELY(!__atomic_load_n(&nvml_ready, __ATOMIC_ACQUIRE))) {
-		load_once(&nvml_ready, library_path("libnvidia-ml.so.1", "GPUSLICE_REAL_LIBNVML"), nvml_names,
+		load_once(&nvml_ready, nvml_path(), nvml_names,
 		          nvml_name_count, (void **)&nvml_loaded);
 	}
 	return &nvml_loaded;

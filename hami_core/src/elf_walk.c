@@ -126,6 +126,12 @@ range_holds(struct elf_range range, const void *address)
 	return (uintptr_t)address >= range.low && (uintptr_t)address < range.high;
 }
 
+bool
+elf_object_holds(const struct dl_phdr_info *info, const void *address)
+{
+	return range_holds(object_range(info), address);
+}
+
 static const char *
 base_name(const char *path)
 {

@@ -6,6 +6,7 @@
 #ifndef GPUSLICE_ELF_WALK_H
 #define GPUSLICE_ELF_WALK_H
 
+#include <link.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,5 +23,8 @@ void *elf_any_symbol(const char *name);
 
 /* Does the object that holds `address` have a file name that begins with `prefix`? Fills `range` when it does. */
 bool elf_owner_is(const void *address, const char *prefix, struct elf_range *range);
+
+/* Is the address inside this loaded object? */
+bool elf_object_holds(const struct dl_phdr_info *info, const void *address);
 
 #endif

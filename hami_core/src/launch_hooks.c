@@ -5,14 +5,10 @@
 #include "driver.h"
 #include "hooks.h"
 
-EXPORTED cu_result
-cuLaunchKernel(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+static __attribute__((noinline)) cu_result
+limited_cuLaunchKernel(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
                unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, cu_stream stream, void **params, void **extra)
 {
-	if (compute_is_open()) {
-		return driver_loaded.cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-		                                    stream, params, extra);
-	}
 	if (driver()->cuLaunchKernel == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
@@ -26,13 +22,21 @@ cuLaunchKernel(cu_function function, unsigned int grid_x, unsigned int grid_y, u
 }
 
 EXPORTED cu_result
-cuLaunchCooperativeKernel(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
-               unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, cu_stream stream, void **params)
+cuLaunchKernel(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+               unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, cu_stream stream, void **params, void **extra)
 {
 	if (compute_is_open()) {
-		return driver_loaded.cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-		                                    stream, params);
+		return driver_loaded.cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+		                                    stream, params, extra);
 	}
+	return limited_cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+		                                    stream, params, extra);
+}
+
+static __attribute__((noinline)) cu_result
+limited_cuLaunchCooperativeKernel(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+               unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, cu_stream stream, void **params)
+{
 	if (driver()->cuLaunchCooperativeKernel == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
@@ -46,13 +50,21 @@ cuLaunchCooperativeKernel(cu_function function, unsigned int grid_x, unsigned in
 }
 
 EXPORTED cu_result
-cuLaunchKernel_ptsz(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
-               unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, cu_stream stream, void **params, void **extra)
+cuLaunchCooperativeKernel(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+               unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, cu_stream stream, void **params)
 {
 	if (compute_is_open()) {
-		return driver_loaded.cuLaunchKernel_ptsz(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-		                                    stream, params, extra);
+		return driver_loaded.cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+		                                    stream, params);
 	}
+	return limited_cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+		                                    stream, params);
+}
+
+static __attribute__((noinline)) cu_result
+limited_cuLaunchKernel_ptsz(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+               unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, cu_stream stream, void **params, void **extra)
+{
 	if (driver()->cuLaunchKernel_ptsz == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
@@ -66,13 +78,21 @@ cuLaunchKernel_ptsz(cu_function function, unsigned int grid_x, unsigned int grid
 }
 
 EXPORTED cu_result
-cuLaunchCooperativeKernel_ptsz(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
-               unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, cu_stream stream, void **params)
+cuLaunchKernel_ptsz(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+               unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, cu_stream stream, void **params, void **extra)
 {
 	if (compute_is_open()) {
-		return driver_loaded.cuLaunchCooperativeKernel_ptsz(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-		                                    stream, params);
+		return driver_loaded.cuLaunchKernel_ptsz(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+		                                    stream, params, extra);
 	}
+	return limited_cuLaunchKernel_ptsz(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+		                                    stream, params, extra);
+}
+
+static __attribute__((noinline)) cu_result
+limited_cuLaunchCooperativeKernel_ptsz(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+               unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, cu_stream stream, void **params)
+{
 	if (driver()->cuLaunchCooperativeKernel_ptsz == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
@@ -86,14 +106,25 @@ cuLaunchCooperativeKernel_ptsz(cu_function function, unsigned int grid_x, unsign
 }
 
 EXPORTED cu_result
-cuLaunchKernelEx(const struct cu_launch_config *config, cu_function function, void **params, void **extra)
+cuLaunchCooperativeKernel_ptsz(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+               unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, cu_stream stream, void **params)
 {
-	if (compute_is_open() || config == NULL) {
-		return driver()->cuLaunchKernelEx == NULL ? CU_NOT_SUPPORTED
-		                                        : driver_loaded.cuLaunchKernelEx(config, function, params, extra);
+	if (compute_is_open()) {
+		return driver_loaded.cuLaunchCooperativeKernel_ptsz(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+		                                    stream, params);
 	}
+	return limited_cuLaunchCooperativeKernel_ptsz(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
+		                                    stream, params);
+}
+
+static __attribute__((noinline)) cu_result
+limited_cuLaunchKernelEx(const struct cu_launch_config *config, cu_function function, void **params, void **extra)
+{
 	if (driver()->cuLaunchKernelEx == NULL) {
 		return CU_NOT_SUPPORTED;
+	}
+	if (config == NULL) {
+		return driver()->cuLaunchKernelEx(config, function, params, extra);
 	}
 	struct launch launch = {function, grid_blocks(config->grid_x, config->grid_y, config->grid_z),
 	                        config->block_x * config->block_y * config->block_z, config->stream, false, NULL, 0};
@@ -101,6 +132,15 @@ cuLaunchKernelEx(const struct cu_launch_config *config, cu_function function, vo
 	cu_result result = driver()->cuLaunchKernelEx(config, function, params, extra);
 	compute_end(&launch, result);
 	return result;
+}
+
+EXPORTED cu_result
+cuLaunchKernelEx(const struct cu_launch_config *config, cu_function function, void **params, void **extra)
+{
+	if (compute_is_open()) {
+		return driver_loaded.cuLaunchKernelEx(config, function, params, extra);
+	}
+	return limited_cuLaunchKernelEx(config, function, params, extra);
 }
 
 EXPORTED cu_result
@@ -124,15 +164,14 @@ cuGraphLaunch(cu_graph_exec exec, cu_stream stream)
 	return result;
 }
 
-EXPORTED cu_result
-cuLaunchKernelEx_ptsz(const struct cu_launch_config *config, cu_function function, void **params, void **extra)
+static __attribute__((noinline)) cu_result
+limited_cuLaunchKernelEx_ptsz(const struct cu_launch_config *config, cu_function function, void **params, void **extra)
 {
-	if (compute_is_open() || config == NULL) {
-		return driver()->cuLaunchKernelEx_ptsz == NULL ? CU_NOT_SUPPORTED
-		                                        : driver_loaded.cuLaunchKernelEx_ptsz(config, function, params, extra);
-	}
 	if (driver()->cuLaunchKernelEx_ptsz == NULL) {
 		return CU_NOT_SUPPORTED;
+	}
+	if (config == NULL) {
+		return driver()->cuLaunchKernelEx_ptsz(config, function, params, extra);
 	}
 	struct launch launch = {function, grid_blocks(config->grid_x, config->grid_y, config->grid_z),
 	                        config->block_x * config->block_y * config->block_z, config->stream, true, NULL, 0};
@@ -140,6 +179,15 @@ cuLaunchKernelEx_ptsz(const struct cu_launch_config *config, cu_function functio
 	cu_result result = driver()->cuLaunchKernelEx_ptsz(config, function, params, extra);
 	compute_end(&launch, result);
 	return result;
+}
+
+EXPORTED cu_result
+cuLaunchKernelEx_ptsz(const struct cu_launch_config *config, cu_function function, void **params, void **extra)
+{
+	if (compute_is_open()) {
+		return driver_loaded.cuLaunchKernelEx_ptsz(config, function, params, extra);
+	}
+	return limited_cuLaunchKernelEx_ptsz(config, function, params, extra);
 }
 
 EXPORTED cu_result
