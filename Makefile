@@ -50,7 +50,7 @@ test: build ## Run every test that needs no root and no real cluster
 
 .PHONY: test-cluster
 test-cluster: build ## Run the tests on a real control plane, kubelet and containerd (root)
-	@$(PY) -m pytest -m cluster --timeout 600 $(ARGS)
+	@$(PY) -m pytest -m "cluster and not slow" --timeout 600 $(ARGS)
 
 .PHONY: test-slow
 test-slow: build ## Run the tests that take minutes

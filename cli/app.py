@@ -20,7 +20,22 @@ def build_app() -> App:
     devices = App(name="devices", help="Device families.")
     devices.command(lint)
     app.command(devices)
+    for name, purpose in PROGRAMS.items():
+        app.command(_elsewhere, name=name, help=purpose)
     return app
+
+
+PROGRAMS = {
+    "device-plugin": "The node's daemon: hands out the slices that the scheduler chose. See its own --help.",
+    "extender": "The scheduler's extender: chooses exact cards. See its own --help.",
+    "replay": "Replay a trace of pods through the placement policies. See its own --help.",
+    "webhook": "Admission: checks and completes pods with devices. See its own --help.",
+}
+"""Listed here for the help page; `cli.main` starts them before this framework is loaded."""
+
+
+def _elsewhere() -> None:
+    """Stand in the list of commands."""
 
 
 def demo(

@@ -1,7 +1,7 @@
 """Entry point of `gpuslice` and `kubectl gpuslice`.
 
-Daemons are started without the command-line framework, so that they load only what they use; everything a person
-types goes through cyclopts.
+Daemons and the replay have parsers of their own and are started without the command-line framework, so that they load
+only what they use; everything else goes through cyclopts.
 """
 
 import importlib
@@ -12,11 +12,16 @@ from typing import Protocol, cast
 from gpuslice import __version__
 from gpuslice.devices.errors import GpusliceError
 
-DAEMONS = {"extender": "extender", "webhook": "webhook", "device-plugin": "deviceplugin"}
-"""Subcommand to package; each package's ``__main__`` has ``main(argv)``."""
+PROGRAMS = {
+    "extender": "extender.__main__",
+    "webhook": "webhook.__main__",
+    "device-plugin": "deviceplugin.__main__",
+    "replay": "simulator.replay.command",
+}
+"""Subcommands with a parser of their own, and the module whose ``main(argv)`` they are."""
 
 
-class _Daemon(Protocol):
+class _Program(Protocol):
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run until told to stop; return the exit code."""
 
@@ -24,9 +29,9 @@ class _Daemon(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (0 success, 1 failure, 2 wrong usage)."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in DAEMONS:
-        daemon = cast("_Daemon", importlib.import_module(f"{DAEMONS[words[0]]}.__main__"))
-        return daemon.main(words[1:])
+    if words and words[0] in PROGRAMS:
+        program = cast("_Program", importlib.import_module(PROGRAMS[words[0]]))
+        return program.main(words[1:])
     if words == ["version"]:
         print(__version__)
         return 0
