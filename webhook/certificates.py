@@ -3,6 +3,7 @@
 import datetime as dt
 import ipaddress
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,3 +133,17 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def main(argv: Sequence[str]) -> int:
+    """``python -m webhook.certificates FOLDER HOST…``: make a pair; gives 2 and says why when it cannot."""
+    try:
+        ensure_self_signed(Path(argv[0]), argv[1:])
+    except BadConfiguration as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

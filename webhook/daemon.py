@@ -2,6 +2,9 @@
 
 import asyncio
 import gc
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -44,6 +47,22 @@ class CurrentAdmission:
             self.refresh()
 
 
+async def _make_certificate(folder: Path, hosts: Sequence[str]) -> None:
+    """Make a self-signed pair in a process of its own: the library for it would stay in our memory (15 MiB).
+
+    Raises:
+        BadConfiguration: No host was given, or the folder cannot be written.
+    """
+    if (folder / "tls.crt").exists() and (folder / "tls.key").exists():
+        return
+    command = (sys.executable, "-m", "webhook.certificates", str(folder), *hosts)
+    child = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    _, said = await child.communicate()
+    if child.returncode:
+        problem = said.decode(errors="replace").strip().rpartition("\n")[2]
+        raise BadConfiguration("command line", "--self-signed", problem, "see --self-signed-host, or give --tls-cert")
+
+
 async def serve(settings: WebhookSettings, stopping: asyncio.Event) -> None:
     """Serve until ``stopping`` is set.
 
@@ -51,9 +70,7 @@ async def serve(settings: WebhookSettings, stopping: asyncio.Event) -> None:
         BadConfiguration: A file or address is wrong.
     """
     if settings.self_signed is not None:
-        from webhook.certificates import ensure_self_signed  # noqa: PLC0415  cryptography costs 15 MiB
-
-        ensure_self_signed(settings.self_signed, settings.self_signed_host)
+        await _make_certificate(settings.self_signed, settings.self_signed_host)
     current = CurrentAdmission(settings)
     certificate = ServingCertificate(*settings.certificate_files(), client_authority=settings.tls_client_ca)
     registry = CollectorRegistry()

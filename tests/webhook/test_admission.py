@@ -299,6 +299,13 @@ def test_a_bound_pod_has_a_node_name() -> None:
     ).allowed
 
 
+def test_a_static_pod_stays_visible() -> None:
+    """The kubelet runs it whatever we say, and the node's plugin refuses it cards that nobody reserved."""
+    mirror = pod(GPU, annotations={"kubernetes.io/config.mirror": "x"}, nodeName="n1")
+    assert mutate(mirror, user="system:node:n1") is UNTOUCHED
+    assert not mutate(mirror).allowed
+
+
 def test_scheduling_gates_and_generated_names_pass() -> None:
     gated = pod(GPU, schedulingGates=[{"name": "example.com/wait"}])
     gated["metadata"] = {"generateName": "job-", "namespace": "default"}
