@@ -2,8 +2,8 @@
 
 A loss system: pods arrive at random times (Poisson), each drawn from the trace with replacement, live for an
 exponentially distributed time, and are lost if they fit nowhere on arrival. The offered load is arrival rate times mean
-demand times mean life, as a fraction of the cluster's cards. A run starts with as many pods as the load keeps on
-average, and its first part is not counted.
+demand times mean life, as a fraction of the cluster's cards. A run starts with an empty cluster; what is refused is
+counted over the whole run and over its second half alone, when the cluster has long been full.
 """
 
 import heapq
@@ -16,26 +16,32 @@ from simulator.replay.inflation import size_of
 from simulator.replay.machine import Arrival, Machine
 from simulator.replay.trace import TracePod
 
-LIVES = 3.5
+LIVES = 6.0
 """Length of a run, in mean lives of a pod."""
-WARM_UP = 1.5
+SETTLED = LIVES / 2
 
 
 @dataclass(slots=True)
 class Loss:
     """What came of one seed; demands in thousandths of a card."""
 
-    offered_milli: int = 0
-    refused_milli: int = 0
+    offered: list[int] = field(default_factory=lambda: [0, 0])
+    """In the first and second half of the run."""
+    lost: list[int] = field(default_factory=lambda: [0, 0])
     allocation: float = 0.0
-    """Mean share of the cards in use, percent."""
+    """Mean share of the cards in use in the second half, percent."""
     refused: Counter[str] = field(default_factory=Counter)
     seen: Counter[str] = field(default_factory=Counter)
 
     @property
     def refused_percent(self) -> float:
-        """Share of the demand that was refused."""
-        return 100 * self.refused_milli / self.offered_milli if self.offered_milli else 0.0
+        """Share of the demand that was refused over the whole run."""
+        return 100 * sum(self.lost) / max(1, sum(self.offered))
+
+    @property
+    def settled_percent(self) -> float:
+        """Share of the demand that was refused in the second half."""
+        return 100 * self.lost[1] / max(1, self.offered[1])
 
 
 def run_departures(
@@ -58,7 +64,7 @@ def run_departures(
     now = in_use = 0.0
     number = 0
     while now < LIVES:
-        gap = draw.expovariate(rate) if number >= rate else 0.0
+        gap = draw.expovariate(rate)
         now += gap
         while ending and ending[0][0] <= now:
             machine.end(heapq.heappop(ending)[1])
@@ -68,17 +74,17 @@ def run_departures(
         placed = machine.offer(uid, offers[position])
         if placed:
             heapq.heappush(ending, (now + draw.expovariate(1.0), uid))
-        if now >= WARM_UP:
-            in_use += gap * machine.allocated_milli
-            _count(loss, pods[position], placed=placed)
-    loss.allocation = 100 * in_use / (machine.capacity_milli * (LIVES - WARM_UP))
+        half = int(now >= SETTLED)
+        in_use += gap * machine.allocated_milli * half
+        _count(loss, pods[position], half, placed=placed)
+    loss.allocation = 100 * in_use / (machine.capacity_milli * (LIVES - SETTLED))
     return loss
 
 
-def _count(loss: Loss, pod: TracePod, *, placed: bool) -> None:
+def _count(loss: Loss, pod: TracePod, half: int, *, placed: bool) -> None:
     size = size_of(pod)
     loss.seen[size] += 1
-    loss.offered_milli += pod.demand_milli
+    loss.offered[half] += pod.demand_milli
     if not placed:
         loss.refused[size] += 1
-        loss.refused_milli += pod.demand_milli
+        loss.lost[half] += pod.demand_milli

@@ -28,7 +28,11 @@ def inflation_object(policy: str, curves: Mapping[int, Curve], last: float) -> d
 def loss_object(policy: str, losses: Mapping[int, Loss], load: float) -> dict[str, Any]:
     """Return one policy's losses at a load, in percent."""
     seeds = {
-        str(seed): {"refused": round(loss.refused_percent, 3), "allocation": round(loss.allocation, 2)}
+        str(seed): {
+            "refused": round(loss.refused_percent, 3),
+            "refused_settled": round(loss.settled_percent, 3),
+            "allocation": round(loss.allocation, 2),
+        }
         for seed, loss in losses.items()
     }
     return {
@@ -46,9 +50,9 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     columns = list(dict.fromkeys(point for result in results for point in result["mean"]))
     shown = [column for column in columns if not column.isdigit() or int(column) >= 90 or int(column) == 50]
     width = max(len("policy"), *(len(result["policy"]) for result in results))
-    lines = [f"{'policy':{width}}  " + "  ".join(f"{column:>10}" for column in shown) + f"  {'refused pods':>14}"]
+    lines = [f"{'policy':{width}}  " + "  ".join(f"{column:>15}" for column in shown) + f"  {'refused pods':>14}"]
     for result in results:
-        values = "  ".join(f"{result['mean'].get(column, float('nan')):>10.2f}" for column in shown)
+        values = "  ".join(f"{result['mean'].get(column, float('nan')):>15.2f}" for column in shown)
         refused = sum(result["refused_by_size"].values())
         arrived = sum(result["arrived_by_size"].values())
         lines.append(f"{result['policy']:{width}}  {values}  {refused:>6} of {arrived}")
