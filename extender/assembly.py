@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import structlog
 
 from extender.binding import Binder
-from extender.engine import Engine, Invalid, Notice, OverQuota, Refusal, Surroundings, Terms
+from extender.engine import Acceptance, Engine, Invalid, Notice, OverQuota, Refusal, Surroundings, Terms
 from extender.facts import PodFacts
 from extender.feed import Feed
 from extender.gate import Gate
@@ -47,7 +47,9 @@ class Extender:
         self.leadership = Leadership(lambda: self.feed)
         self.leadership.elector = _elector(settings, client, self.leadership)
         leads = self.leadership.leads
-        surroundings = Surroundings(clock=time.monotonic, wall_clock=time.time, act=self._act, notice=self._notice)
+        surroundings = Surroundings(
+            clock=time.monotonic, wall_clock=time.time, act=self._act, notice=self._notice, release=self._release
+        )
         self.engine = Engine(families, _terms(settings), surroundings)
         self.gate = Gate()
         self.promises = Promises(self.engine, self.gate, ours=self._is_ours)
@@ -58,8 +60,11 @@ class Extender:
         self.binder = Binder(
             client, self.promises, self.gate, leads=leads, timeout_seconds=settings.bind_timeout_seconds
         )
-        self.preemption = Preemption(client, self.engine, self.reports, budgets=self.feed.budgets_now, leads=leads)
+        self.preemption = Preemption(client, self.promises, self.reports, budgets=self.feed.budgets_now, leads=leads)
         self._greeted = False
+
+    def _release(self, uid: str) -> None:
+        self.promises.release(uid)
 
     def _is_ours(self, node: str) -> bool:
         facts = self.feed.nodes.get("", node)
@@ -169,6 +174,8 @@ class Extender:
                     self.waker.wake((dossier.key,), "a node that was not offered may fit")
                 elif self.settings.preemption:
                     self.preemption.consider(dossier, tuple(decision.names.tolist()))
+            case Acceptance(dossier, best):
+                self.promises.hold(dossier, best)
             case Invalid(key, problems):
                 self.reports.refused(key, problems, "; ".join(map(str, problems)))
                 log.info("pod_invalid", pod=str(key), problems=[str(problem) for problem in problems])
@@ -204,6 +211,7 @@ class Extender:
         """Let time pass, once a second: deadlines in the ledger, and the first moment of leadership."""
         if self.feed.pods.behind_seconds < STALE_SECONDS:
             self.engine.tick()
+        self.promises.tick()
         ready = self.leadership.not_ready() is None
         if ready and not self._greeted:
             refused = [facts.seen.key for facts in self.feed.pods.items.values() if facts.refused]

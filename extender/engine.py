@@ -57,7 +57,9 @@ class Surroundings:
     act: Callable[[Command], None]
     """Carries out what the ledger asks for."""
     notice: Callable[["Notice"], None]
-    """Hears of refusals."""
+    """Hears of verdicts."""
+    release: Callable[[str], None] = lambda _: None
+    """Gives back what is held for a pod (by UID) that is about to be judged again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,15 @@ class OverQuota:
     figures: str
 
 
-Notice = Refusal | Invalid | OverQuota
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A pod that fits; a binding will follow in a moment, most likely to the best node."""
+
+    dossier: Dossier
+    best: str
+
+
+Notice = Refusal | Invalid | OverQuota | Acceptance
 
 
 class Engine:
@@ -133,6 +143,7 @@ class Engine:
         return self._filter_names(dossier, candidates)
 
     def _filter_names(self, dossier: Dossier, candidates: Candidates) -> bytes:
+        self.surroundings.release(dossier.key.uid)
         excess = self.quotas.excess(dossier.key.namespace, most_of_request(dossier.request))
         if excess:
             self.surroundings.notice(OverQuota(dossier, excess))
@@ -169,9 +180,12 @@ class Engine:
         if len(self._verdicts) > KEPT_VERDICTS:
             self._verdicts.popitem(last=False)
         self.history.filtered(dossier.key, self.surroundings.wall_clock(), decision)
-        if not decision.fits_anywhere:
+        best = decision.best_position()
+        if best < 0:
             self.apply(_refused(dossier))
             self.surroundings.notice(Refusal(dossier, decision))
+        else:
+            self.surroundings.notice(Acceptance(dossier, str(decision.names[best])))
         return decision
 
     def prioritize(self, args: ExtenderArgs) -> bytes:

@@ -9,12 +9,11 @@ victims.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
 from extender.dossier import Dossier
-from extender.engine import Terms
+from extender.promises import Promises
 from extender.reports import EVICTED, RESERVED, Reports
 from gpuslice.cluster.backoff import Backoff
 from gpuslice.cluster.client import KubeClient
@@ -22,7 +21,6 @@ from gpuslice.cluster.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuslice.cluster.timing import REAL_TIME, Timing
 from gpuslice.placement import events
 from gpuslice.placement.events import PodKey
-from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.preempt import Budgets, PreemptionPlan, Preemptor, plan_preemption
 
 log = structlog.get_logger(__name__)
@@ -36,23 +34,13 @@ class Candidate:
     nodes: tuple[str, ...]
 
 
-class Books(Protocol):
-    """What preemption needs of the engine."""
-
-    ledger: Ledger
-    terms: Terms
-
-    def apply(self, event: events.Event) -> None:
-        """Change the ledger."""
-
-
 class Preemption:
     """Plans and carries out evictions."""
 
     def __init__(
         self,
         client: KubeClient,
-        books: Books,
+        promises: Promises,
         reports: Reports,
         *,
         budgets: Callable[[], Budgets | None],
@@ -61,7 +49,8 @@ class Preemption:
     ) -> None:
         """``budgets`` gives None while the disruption budgets are not known: then nobody is evicted."""
         self._client = client
-        self._books = books
+        self._promises = promises
+        self._engine = promises.engine
         self._budgets = budgets
         self._leads = leads
         self._reports = reports
@@ -79,7 +68,7 @@ class Preemption:
 
     def consider(self, dossier: Dossier, nodes: tuple[str, ...]) -> None:
         """Queue a refused pod, if there is anybody it may evict and nothing is reserved for it yet."""
-        ledger = self._books.ledger
+        ledger = self._engine.ledger
         if not dossier.preempts or dossier.key.uid in ledger.reservations:
             return
         if dossier.priority <= self._lowest_priority():
@@ -89,7 +78,7 @@ class Preemption:
 
     def _lowest_priority(self) -> int:
         """Lowest priority among the pods that hold a share; looked up once for each state of the ledger."""
-        ledger = self._books.ledger
+        ledger = self._engine.ledger
         if self._lowest[0] != ledger.fleet.now:
             lowest = min((holding.priority for holding in ledger.holdings.values() if holding.uses), default=2**31)
             self._lowest = (ledger.fleet.now, lowest)
@@ -111,7 +100,7 @@ class Preemption:
                 task.cancel()
 
     def _try(self, candidate: Candidate) -> None:
-        dossier, ledger = candidate.dossier, self._books.ledger
+        dossier, ledger = candidate.dossier, self._engine.ledger
         uid = dossier.key.uid
         budgets = self._budgets()
         if budgets is None or not self._leads() or uid in ledger.reservations or uid in ledger.holdings:
@@ -123,7 +112,7 @@ class Preemption:
             Preemptor(dossier.key, dossier.priority, never=not dossier.preempts),
             dossier.request,
             candidate.nodes,
-            defaults=self._books.terms.defaults,
+            defaults=self._engine.terms.defaults,
             budgets=budgets,
         )
         if plan is not None:
@@ -133,7 +122,7 @@ class Preemption:
         names = ", ".join(str(key) for key in plan.evict) or "nobody: pods that are ending make room"
         log.info("preempting", pod=str(dossier.key), node=plan.node, victims=[str(key) for key in plan.evict])
         self._reports.tell(dossier.key, "Normal", RESERVED, f"share reserved on node {plan.node}; evicting {names}")
-        self._books.apply(
+        self._engine.apply(
             events.Reserve(
                 key=dossier.key,
                 allocation=plan.allocation,
@@ -144,6 +133,9 @@ class Preemption:
             )
         )
         for victim in plan.evict:
+            if self._promises.is_held(victim.uid):
+                self._promises.release(victim.uid)
+                continue
             task = asyncio.create_task(self._evict(victim, dossier.key, plan.node))
             self._evicting.add(task)
             task.add_done_callback(self._evicting.discard)
@@ -159,7 +151,7 @@ class Preemption:
             except (ApiError, Unreachable) as error:
                 log.warning("eviction_refused", pod=str(victim), beneficiary=str(beneficiary), error=str(error))
                 if isinstance(error, ApiError) and not error.is_transient:
-                    self._books.apply(events.Unreserve(beneficiary.uid))
+                    self._engine.apply(events.Unreserve(beneficiary.uid))
                     return
                 await self._timing.sleep(backoff.next_seconds())
             else:
@@ -169,7 +161,7 @@ class Preemption:
                 return
 
     def _is_wanted(self, victim: PodKey, beneficiary: PodKey) -> bool:
-        ledger = self._books.ledger
+        ledger = self._engine.ledger
         kept = ledger.reservations.get(beneficiary.uid)
         return self._leads() and kept is not None and victim.uid in kept.victims
 

@@ -30,6 +30,8 @@ from gpuslice.placement.explain import judge_cards
 from gpuslice.placement.preempt import Budgets
 from gpuslice.placement.rejection import Rejection
 
+HOLD_SECONDS = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class BindingPlan:
@@ -46,10 +48,12 @@ class Promises:
 
     def __init__(self, engine: Engine, gate: Gate, *, ours: Callable[[str], bool]) -> None:
         """``ours`` tells whether a node's plugin is our own: others complete the record of a binding themselves."""
-        self._engine = engine
+        self.engine = engine
         self._ours = ours
         self._ledger = engine.ledger
         self._gate = gate
+        self._holds: dict[str, float] = {}
+        """Pods between filter and bind, and until when their share is held."""
         self._doubts: dict[str, list[str]] = {}
         """Pod UID to the second keys under which shares of unanswered bindings are kept."""
 
@@ -57,10 +61,14 @@ class Promises:
 
     def observe(self, event: events.Event) -> None:
         """Take what the API server says; first settle the doubts that it resolves."""
+        if isinstance(event, events.PodGone):
+            self._holds.pop(event.uid, None)
+        elif isinstance(event, events.PodSeen) and event.node:
+            self._holds.pop(event.key.uid, None)
         for uid in self._resolved_by(event):
             for second_key in self._doubts.pop(uid, ()):
-                self._engine.apply(events.Forget(second_key))
-        self._engine.apply(event)
+                self.engine.apply(events.Forget(second_key))
+        self.engine.apply(event)
 
     def observe_pod(self, pod: Pod) -> None:
         """Take a pod that was read out of turn."""
@@ -90,26 +98,66 @@ class Promises:
             case _:
                 return []
 
+    # -- between filter and bind ---------------------------------------------------------------------------------------
+
+    def hold(self, dossier: Dossier, node: str) -> None:
+        """Take the share that the binding will most likely want, so that the next pod is not offered it as well.
+
+        kube-scheduler judges the next pod while the binding of this one is on its way. A binding to another node moves
+        the share, a new verdict replaces it, and without a binding it is given back after :data:`HOLD_SECONDS`.
+        """
+        uid = dossier.key.uid
+        if uid in self._ledger.holdings or uid in self._ledger.reservations:
+            return
+        if isinstance(self._take(dossier, node), PodAllocation):
+            self._holds[uid] = self.engine.surroundings.clock() + HOLD_SECONDS
+
+    def release(self, uid: str) -> None:
+        """Give back what is held for a pod, if no binding has claimed it."""
+        if self._holds.pop(uid, None) is not None:
+            self.engine.apply(events.Forget(uid))
+
+    def tick(self) -> None:
+        """Give back what was held for too long."""
+        now = self.engine.surroundings.clock()
+        for uid in [uid for uid, until in self._holds.items() if until <= now]:
+            self.release(uid)
+
+    def is_held(self, uid: str) -> bool:
+        """Whether the pod only holds a share between filter and bind; it is pending, and must not be evicted."""
+        return uid in self._holds
+
     # -- bind --------------------------------------------------------------------------------------------------------
 
     def knows(self, uid: str) -> bool:
         """Whether the pod was filtered here."""
-        return self._engine.dossiers.get(uid) is not None
+        return self.engine.dossiers.get(uid) is not None
 
     def learn(self, pod: Pod) -> None:
         """Read the request of a pod that was not filtered here; a bad one stays unknown."""
-        dossier = self._engine.dossier(pod)
+        dossier = self.engine.dossier(pod)
         if not isinstance(dossier, tuple):
-            self._engine.dossiers.put(dossier)
+            self.engine.dossiers.put(dossier)
 
     def plan(self, uid: str, node: str) -> BindingPlan | str:
         """Take a share on the node, or say in words why there is none."""
-        engine, dossier = self._engine, self._engine.dossiers.get(uid)
+        engine, dossier = self.engine, self.engine.dossiers.get(uid)
         if dossier is None:
             return BAD_REQUEST
+        self._holds.pop(uid, None)
         held = self._ledger.holdings.get(uid)
-        if held is not None and held.node != node and uid in self._doubts:
-            self._keep_in_doubt(uid)
+        if held is not None and held.node != node:
+            if uid in self._doubts:
+                self._keep_in_doubt(uid)
+            else:
+                engine.apply(events.Forget(uid))
+        found = self._take(dossier, node)
+        return found if isinstance(found, str) else self._written(dossier, found)
+
+    def _take(self, dossier: Dossier, node: str) -> PodAllocation | str:
+        """Decide on exact slices and take them in the ledger."""
+        engine = self.engine
+        held = self._ledger.holdings.get(dossier.key.uid)
         found = place(self._ledger, dossier.request, node, engine.terms.defaults, dossier.asker)
         if isinstance(found, Rejection):
             return f"node {node}: {found.reason}"
@@ -134,7 +182,7 @@ class Promises:
             )
         except Overcommitted as error:
             return f"node {node}: {error}"
-        return self._written(dossier, found)
+        return found
 
     def _written(self, dossier: Dossier, found: PodAllocation) -> BindingPlan:
         book = self._ledger.book(found.node)
@@ -143,8 +191,8 @@ class Promises:
             dossier.pod,
             found,
             cards,
-            self._engine.families,
-            now_nanoseconds=int(self._engine.surroundings.wall_clock() * 1e9),
+            self.engine.families,
+            now_nanoseconds=int(self.engine.surroundings.wall_clock() * 1e9),
             phase=SUCCESS if self._ours(found.node) else ALLOCATING,
         )
         annotations[ALLOCATION] = encode_allocation(found)
@@ -152,13 +200,13 @@ class Promises:
 
     def confirm(self, uid: str) -> None:
         """The binding is written."""
-        self._engine.apply(events.Confirm(uid))
-        self._engine.dossiers.drop(uid)
+        self.engine.apply(events.Confirm(uid))
+        self.engine.dossiers.drop(uid)
 
     def forget(self, uid: str) -> None:
         """The binding is certainly not written and never will be."""
         self._gate.settled(uid)
-        self._engine.apply(events.Forget(uid))
+        self.engine.apply(events.Forget(uid))
 
     def doubt(self, uid: str) -> None:
         """The binding may still be written: its share stays taken until the deadline, wherever the pod goes next."""
@@ -168,6 +216,7 @@ class Promises:
         """The ledger gave an assumed share back; nothing is in doubt any longer."""
         self._gate.settled(key.uid)
         self._doubts.pop(key.uid, None)
+        self._holds.pop(key.uid, None)
 
     def _keep_in_doubt(self, uid: str) -> None:
         """Move the share of an unanswered binding to a second key, as the pod is about to try another node."""
@@ -176,28 +225,28 @@ class Promises:
         second = f"{uid}?{len(second_keys) + 1}"
         second_keys.append(second)
         key = PodKey(second, held.key.namespace, held.key.name)
-        self._engine.apply(events.Forget(uid))
-        now = self._engine.surroundings.clock()
-        self._engine.apply(events.Assume(key=key, allocation=held.allocation, now=now, roles=held.roles))
+        self.engine.apply(events.Forget(uid))
+        now = self.engine.surroundings.clock()
+        self.engine.apply(events.Assume(key=key, allocation=held.allocation, now=now, roles=held.roles))
 
     # -- preempt -----------------------------------------------------------------------------------------------------
 
     def preempt(self, args: ExtenderPreemptionArgs, budgets: Budgets | None) -> bytes:
         """Answer /preempt and reserve the share on the node answered."""
         offered = args.victims()
-        dossier = None if args.pod is None else self._engine.dossier(args.pod)
+        dossier = None if args.pod is None else self.engine.dossier(args.pod)
         if dossier is None or isinstance(dossier, tuple) or dossier.request.is_empty:
             return msgspec.json.encode(ExtenderPreemptionResult(offered))
-        self._engine.dossiers.put(dossier)
-        nomination = nominate(self._ledger, dossier, offered, defaults=self._engine.terms.defaults, budgets=budgets)
+        self.engine.dossiers.put(dossier)
+        nomination = nominate(self._ledger, dossier, offered, defaults=self.engine.terms.defaults, budgets=budgets)
         if nomination is None:
             return msgspec.json.encode(ExtenderPreemptionResult({}))
-        self._engine.apply(
+        self.engine.apply(
             events.Reserve(
                 key=dossier.key,
                 allocation=nomination.allocation,
                 victims=nomination.waits_for,
-                now=self._engine.surroundings.clock(),
+                now=self.engine.surroundings.clock(),
                 roles=dossier.roles,
                 priority=dossier.priority,
             )
