@@ -23,6 +23,7 @@ from extender.waking import Waker
 from extender.wire import ExtenderArgs, ExtenderPreemptionArgs
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.events import EventRecorder, Subject
+from gpuslice.cluster.following import LeaseFollower
 from gpuslice.cluster.lease import ElectionTerms, LeaderElector
 from gpuslice.devices.families import load_builtin, load_files
 from gpuslice.placement import events
@@ -229,8 +230,10 @@ def _terms(settings: ExtenderSettings) -> Terms:
     )
 
 
-def _elector(settings: ExtenderSettings, client: KubeClient, leadership: Leadership) -> LeaderElector | None:
-    if not settings.leader_elect:
+def _elector(
+    settings: ExtenderSettings, client: KubeClient, leadership: Leadership
+) -> LeaderElector | LeaseFollower | None:
+    if not (settings.leader_elect or settings.follow_lease):
         return None
     terms = ElectionTerms(
         settings.namespace,
@@ -240,4 +243,5 @@ def _elector(settings: ExtenderSettings, client: KubeClient, leadership: Leaders
         settings.renew_deadline_seconds,
         settings.lease_retry_seconds,
     )
-    return LeaderElector(client, terms, on_change=leadership.changed)
+    kind = LeaseFollower if settings.follow_lease else LeaderElector
+    return kind(client, terms, on_change=leadership.changed)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from extender.feed import Feed
+from gpuslice.cluster.following import LeaseFollower
 from gpuslice.cluster.lease import LeaderElector
 
 
@@ -10,7 +11,7 @@ class Leadership:
     """Leads for ever without an elector. A standby follows the same watches, so its ledger is warm."""
 
     def __init__(self, feed: Callable[[], Feed]) -> None:
-        self.elector: LeaderElector | None = None
+        self.elector: LeaderElector | LeaseFollower | None = None
         self._feed = feed
         self._lists_needed = 1
 

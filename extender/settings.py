@@ -19,6 +19,10 @@ class ExtenderSettings(DaemonSettings):
     tls_key: Annotated[Path | None, Flag("PEM key of --tls-cert")] = None
     tls_client_ca: Annotated[Path | None, Flag("PEM authority of the clients let in (mutual TLS)")] = None
     leader_elect: Annotated[bool, Flag("answer only while holding the Lease")] = True
+    follow_lease: Annotated[
+        bool,
+        Flag("lead while the Lease is held by the kube-scheduler of our pod (<identity>_…); no election of our own"),
+    ] = False
     namespace: Annotated[str, Flag("namespace of the Lease")] = "gpuslice-system"
     lease_name: Annotated[str, Flag("name of the Lease")] = "gpuslice-scheduler"
     identity: Annotated[str, Flag("name of this replica in the Lease; unique")] = field(
