@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const uint32_t ANY_START = UINT32_MAX;
+
 static uint64_t
 fnv1a(const char *text, uint64_t hash)
 {
@@ -105,14 +107,15 @@ slices_total(const char *family)
 }
 
 static int
-place_instance(struct card *card, uint32_t profile_index, const char *uuid)
+place_instance(struct card *card, uint32_t profile_index, const char *uuid, uint32_t only_start)
 {
 	const struct mig_profile *profile = &mig_profiles[profile_index];
 	if (slices_used(card) + profile->slices > slices_total(profile->family)) {
 		return -1;
 	}
 	for (unsigned s = 0; s < profile->start_count; s++) {
-		if (!starts_free(card, profile->starts[s], profile->memory_slices)) {
+		bool wanted = only_start == ANY_START || only_start == profile->starts[s];
+		if (!wanted || !starts_free(card, profile->starts[s], profile->memory_slices)) {
 			continue;
 		}
 		for (int gi = 0; gi < MAX_INSTANCES; gi++) {
@@ -135,15 +138,27 @@ place_instance(struct card *card, uint32_t profile_index, const char *uuid)
 	return -1;
 }
 
-int
-card_add_instance(struct card *card, const char *profile, const char *uuid)
+static int
+add_instance(struct card *card, const char *profile, const char *uuid, uint32_t start)
 {
 	for (uint32_t i = 0; i < mig_profile_count; i++) {
 		const struct mig_profile *known = &mig_profiles[i];
 		if (strcmp(known->family, card_model(card)->mig) == 0 &&
 		    strcmp(known->name, profile) == 0) {
-			return place_instance(card, i, uuid);
+			return place_instance(card, i, uuid, start);
 		}
 	}
 	return -1;
+}
+
+int
+card_add_instance(struct card *card, const char *profile, const char *uuid)
+{
+	return add_instance(card, profile, uuid, ANY_START);
+}
+
+int
+card_add_instance_at(struct card *card, const char *profile, uint32_t start)
+{
+	return add_instance(card, profile, NULL, start);
 }

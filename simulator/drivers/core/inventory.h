@@ -90,6 +90,8 @@ const struct mig_profile *mig_profile_of(const struct mig_instance *instance);
 /* Place a profile on a card: the lowest free allowed start. Returns the GPU instance index or -1.
  */
 int card_add_instance(struct card *card, const char *profile, const char *uuid);
+/* The same at one given memory slice. */
+int card_add_instance_at(struct card *card, const char *profile, uint32_t start);
 
 /* "GPU-xxxxxxxx-…" from a text, the same in Python (simulator/inventory.py). */
 void uuid_from_text(const char *prefix, const char *text, char out[UUID_SIZE]);

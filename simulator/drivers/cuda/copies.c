@@ -159,6 +159,72 @@ fake_cuMemcpy2DAsync_v2(const struct copy_2d *copy, void *stream)
 }
 
 static cu_result
+move_3d(const struct copy_3d *copy, struct stream *stream, bool waits)
+{
+	cu_result result = copy == NULL ? CU_INVALID_VALUE : CU_OK;
+	for (size_t z = 0; result == CU_OK && z < copy->depth; z++) {
+		struct copy_2d slice = {
+		    .from_x = copy->from_x,
+		    .from_y = copy->from_y + (copy->from_z + z) * copy->from_height,
+		    .from_type = copy->from_type,
+		    .from_host = copy->from_host,
+		    .from_device = copy->from_device,
+		    .from_pitch = copy->from_pitch,
+		    .to_x = copy->to_x,
+		    .to_y = copy->to_y + (copy->to_z + z) * copy->to_height,
+		    .to_type = copy->to_type,
+		    .to_host = copy->to_host,
+		    .to_device = copy->to_device,
+		    .to_pitch = copy->to_pitch,
+		    .width = copy->width,
+		    .height = copy->height,
+		};
+		result = move_2d(&slice, stream, waits);
+	}
+	return result;
+}
+
+cu_result
+fake_cuMemcpy3D_v2(const struct copy_3d *copy)
+{
+	return move_3d(copy, stream_checked(NULL), true);
+}
+
+cu_result
+fake_cuMemcpy3DAsync_v2(const struct copy_3d *copy, void *stream)
+{
+	return move_3d(copy, stream_checked(stream), false);
+}
+
+/* Many copies in one call; hints about their sources are not needed here. */
+cu_result
+fake_cuMemcpyBatchAsync_v2(const cu_deviceptr *to, const cu_deviceptr *from, const size_t *bytes,
+			   size_t count, const void *hints, const size_t *hint_of,
+			   size_t hint_count, void *stream)
+{
+	cu_result result = to != NULL && from != NULL && bytes != NULL ? CU_OK : CU_INVALID_VALUE;
+	(void)hints;
+	(void)hint_of;
+	(void)hint_count;
+	for (size_t i = 0; result == CU_OK && i < count; i++) {
+		result = move(stream_checked(stream), to[i], from[i], bytes[i], false);
+	}
+	return result;
+}
+
+cu_result
+fake_cuMemcpyBatchAsync(const cu_deviceptr *to, const cu_deviceptr *from, const size_t *bytes,
+			size_t count, const void *hints, const size_t *hint_of, size_t hint_count,
+			size_t *failed, void *stream)
+{
+	if (failed != NULL) {
+		*failed = SIZE_MAX;
+	}
+	return fake_cuMemcpyBatchAsync_v2(to, from, bytes, count, hints, hint_of, hint_count,
+					  stream);
+}
+
+static cu_result
 fill(struct stream *stream, cu_deviceptr address, uint32_t value, size_t width, size_t count,
      bool waits)
 {

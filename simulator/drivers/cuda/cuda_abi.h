@@ -207,4 +207,29 @@ struct properties {
 	unsigned char flags[8];
 };
 
+struct device_resource {
+	int type;
+	unsigned char padding[92];
+	uint32_t sm_count, least_partition, alignment;
+	unsigned char rest[36];
+};
+
+struct copy_3d {
+	size_t from_x, from_y, from_z, from_level;
+	int from_type; /* as in copy_2d */
+	const void *from_host;
+	cu_deviceptr from_device;
+	void *from_array;
+	void *reserved_from;
+	size_t from_pitch, from_height;
+	size_t to_x, to_y, to_z, to_level;
+	int to_type;
+	void *to_host;
+	cu_deviceptr to_device;
+	void *to_array;
+	void *reserved_to;
+	size_t to_pitch, to_height;
+	size_t width, height, depth;
+};
+
 #endif

@@ -34,6 +34,9 @@ unsigned visible_cards(void);
 /* The n-th visible card, or -1. */
 int nth_visible(unsigned n);
 
+/* mig.c: a card's profile by its number, or NULL. */
+const struct mig_profile *profile_by_id(const struct card *card, unsigned id);
+
 /* Copy a text into a caller's buffer. */
 nvml_result copy_out(const char *text, char *buffer, unsigned room);
 

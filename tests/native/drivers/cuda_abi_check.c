@@ -71,6 +71,13 @@ _Static_assert(sizeof(struct allocation_node) == sizeof(CUDA_MEM_ALLOC_NODE_PARA
 _Static_assert(offsetof(struct allocation_node, address) ==
 		   offsetof(CUDA_MEM_ALLOC_NODE_PARAMS, dptr),
 	       "allocation_node.address");
+_Static_assert(sizeof(struct copy_3d) == sizeof(CUDA_MEMCPY3D), "copy_3d");
+_Static_assert(offsetof(struct copy_3d, depth) == offsetof(CUDA_MEMCPY3D, Depth), "copy_3d.depth");
+#if CUDA_VERSION >= 12040
+_Static_assert(sizeof(struct device_resource) == sizeof(CUdevResource), "device_resource");
+_Static_assert(offsetof(struct device_resource, sm_count) == offsetof(CUdevResource, sm),
+	       "device_resource.sm");
+#endif
 #if CUDA_VERSION >= 12020
 _Static_assert(sizeof(struct any_node) == sizeof(CUgraphNodeParams), "any_node");
 _Static_assert(offsetof(struct any_node, u) == offsetof(CUgraphNodeParams, kernel), "any_node.u");

@@ -1,5 +1,7 @@
 """Each way to allocate, against the drivers' own ledger."""
 
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -149,3 +151,27 @@ def test_a_failing_call_fails_as_often_as_told(tmp_path: Path, programs: Start) 
     node = Node(tmp_path, NO_CONTEXT)
     program = programs(node, GPUSLICE_FAKE_FAULTS="fail cuMemAlloc_v2 999 after 1 times 2").start()
     assert [program.ask("alloc 512")[0] for _ in range(4)] == ["0", "999", "999", "0"]
+
+
+def test_pid_namespaces_do_not_confuse_the_ledger(tmp_path: Path, programs: Start) -> None:
+    """A container's process has a pid of its own; outside it has another, and its death is noticed all the same."""
+    unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    node = Node(tmp_path, NO_CONTEXT)
+    if node.run(*unshare, "true").returncode != 0:
+        pytest.skip("needs the right to create pid namespaces")
+    gpuprobe = f"{node.environment['LD_LIBRARY_PATH']}/gpuprobe"
+    command = [*unshare, gpuprobe, "--allocate", "64", "--hold", "forever"]
+    with subprocess.Popen(command, env=node.environment, stdout=subprocess.PIPE, text=True) as container:
+        assert container.stdout is not None
+        while "holding" not in container.stdout.readline():
+            pass
+        [inside] = node.ledger()[0]["processes"]
+        neighbour = programs(node).start()
+        full = neighbour.ask(f"alloc {(USABLE_T4_MIB - 63) * MIB}")[0]
+        container.kill()
+        container.wait()
+        deadline = time.monotonic() + 5  # the kernel ends the container a moment after its parent
+        freed = OUT_OF_MEMORY
+        while freed == OUT_OF_MEMORY and time.monotonic() < deadline:
+            freed = neighbour.ask(f"alloc {(USABLE_T4_MIB - 63) * MIB}")[0]
+    assert (inside["pid"] != inside["host_pid"] > 1, full, freed) == (True, OUT_OF_MEMORY, "0")

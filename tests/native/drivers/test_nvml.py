@@ -153,7 +153,7 @@ def test_processes_and_their_share_of_the_device(tmp_path: Path, programs: Start
     node = Node(tmp_path, f"{TWO}\ncontextMiB: 100\nnvml: {{samplePeriodMs: 20}}\n")
     program = programs(node).start(1)
     program.ok(f"alloc {512 * 1024 * 1024}")
-    program.ok("launch k_300ms 1")
+    program.ok("launch k_60000ms 1")
     setup = "import time; time.sleep(0.1)"
     expression = """[[[p.pid, p.usedGpuMemory >> 20] for p in n.nvmlDeviceGetComputeRunningProcesses(c)] for c in cards] + [
         [(s.pid, s.smUtil) for s in n.nvmlDeviceGetProcessUtilization(cards[1], 0)], n.nvmlDeviceGetUtilizationRates(cards[1]).gpu]"""
@@ -212,3 +212,23 @@ def test_a_bad_inventory_is_one_clear_line(tmp_path: Path) -> None:
     done = node.run(sys.executable, "-c", "import pynvml; pynvml.nvmlInit()")
     assert "DriverNotLoaded" in done.stderr
     assert "line 3: model 'T5' is unknown" in done.stderr
+
+
+def test_mig_instances_come_and_go(tmp_path: Path) -> None:
+    """What a node that makes instances on demand does: mode on, an instance at one place, its device, and back."""
+    setup = """
+activation = n.nvmlDeviceSetMigMode(cards[0], 1)
+profile = n.nvmlDeviceGetGpuInstanceProfileInfo(cards[0], n.NVML_GPU_INSTANCE_PROFILE_2_SLICE)
+place = n.c_nvmlGpuInstancePlacement_t(4, 2)
+instance = n.nvmlDeviceCreateGpuInstanceWithPlacement(cards[0], profile.id, n.byref(place))
+made = n.nvmlGpuInstanceGetInfo(instance)
+again = code(n.nvmlDeviceCreateGpuInstanceWithPlacement, cards[0], profile.id, n.byref(place))
+device = n.nvmlDeviceGetMigDeviceHandleByIndex(cards[0], 0)
+memory = n.nvmlDeviceGetMemoryInfo(device).total >> 20
+n.nvmlGpuInstanceDestroy(instance)
+"""
+    expression = (
+        "[activation, made.placement.start, again, memory, code(n.nvmlDeviceGetMigDeviceHandleByIndex, cards[0], 0)]"
+    )
+    insufficient_resources, not_found = 23, 6
+    assert ask(Node(tmp_path, TWO), expression, setup) == [0, 4, insufficient_resources, 19968, not_found]
