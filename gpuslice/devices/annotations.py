@@ -12,6 +12,7 @@ import msgspec
 from gpuslice.devices.allocation import PodAllocation, SliceShare
 from gpuslice.devices.errors import BadAnnotation
 from gpuslice.devices.inventory import Card, MigProfile, NodeCards
+from gpuslice.devices.quantity import MAX_INT32
 
 ALLOCATION = "gpuslice.io/allocation"
 CARDS = "gpuslice.io/cards"
@@ -158,13 +159,20 @@ def decode_cards(node: str, text: str) -> NodeCards:
         raise BadAnnotation(owner, CARDS, text, f"version {wire.v} is not {VERSION}")
     if len({card.uuid for card in wire.cards}) != len(wire.cards):
         raise BadAnnotation(owner, CARDS, text, "two cards have the same uuid")
-    if any(min(card.memory_mib, card.slots, card.cores) < 0 for card in wire.cards):
-        raise BadAnnotation(owner, CARDS, text, "memoryMiB, slots and cores must be 0 or more")
+    if any(not _in_range(card) for card in wire.cards):
+        raise BadAnnotation(
+            owner, CARDS, text, f"memoryMiB, slots, cores and coreUnits must be 0 or more, at most {MAX_INT32}"
+        )
     size = len(wire.cards)
     if wire.links and (len(wire.links) != size or any(len(row) != size for row in wire.links)):
         raise BadAnnotation(owner, CARDS, text, f"links must be a {size} by {size} matrix")
     cards = tuple(_card_from_wire(card) for card in wire.cards)
     return NodeCards(node=node, cards=cards, links=wire.links, identity_known=wire.identity)
+
+
+def _in_range(card: _CardWire) -> bool:
+    quantities = (card.memory_mib, card.slots, card.cores, card.core_units)
+    return min(quantities) >= 0 and max(quantities) <= MAX_INT32
 
 
 def _card_to_wire(card: Card) -> _CardWire:

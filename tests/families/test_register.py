@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuslice.devices.annotations import CARDS, encode_cards
 from gpuslice.devices.errors import BadAnnotation
@@ -101,7 +103,7 @@ def test_units_of_the_vendor_become_percent() -> None:
         pytest.param({NVIDIA: "["}, NVIDIA, id="half a document"),
         pytest.param({NVIDIA: "{}"}, "array", id="an object"),
         pytest.param({NVIDIA: '[{"id":""}]'}, "no id", id="a card without an id"),
-        pytest.param({NVIDIA: '[{"id":"a","devmem":-1}]'}, "negative", id="negative memory"),
+        pytest.param({NVIDIA: '[{"id":"a","devmem":-1}]'}, "below 0", id="negative memory"),
         pytest.param({NVIDIA: '[{"id":"a"},{"id":"a"}]'}, "same id", id="twins"),
         pytest.param({DCU: "DCU-0,4,16384:"}, "3 fields, not 7 or 9", id="a short text"),
         pytest.param({DCU: "DCU-0,4,16384,100,Z100L,0,true,x,y:"}, "invalid literal", id="a number that is none"),
@@ -131,3 +133,48 @@ def test_an_empty_text_is_a_node_without_cards(text: str) -> None:
 def test_absurd_capacities_make_no_cards() -> None:
     assert cards_of_node(node(capacity={"metax-tech.com/gpu": "99999999999"}), FAMILIES) is None
     assert cards_of_node(node(capacity={"metax-tech.com/gpu": "-1"}), FAMILIES) is None
+
+
+REGISTERS = sorted({family.node.register for family in FAMILIES if family.node.register} | {CARDS})
+PIECES = st.sampled_from(
+    [
+        *('[{"id":"a"', ',"devmem":', "99999999999999999999", "-1", "1.5", '"x"', "null", "true", "}]"),
+        *("[", "]", "{", "}", ",", ":", '"v":1', '"cards":[', '"uuid":"a"', '"memoryMiB":', '"custominfo":{"AIC":[]}'),
+        *(
+            "a,1,2,3,t,0,true:",
+            '"profiles":{"g":""}',
+            '{"devices":[{"index":"0","capacity":6}],"profiles":{"1g.6gb":"0"}}',
+        ),
+    ]
+)
+
+
+@given(st.sampled_from(REGISTERS), st.lists(PIECES, max_size=8).map("".join) | st.text(max_size=20))
+@settings(max_examples=500, deadline=None)
+def test_any_text_is_cards_or_a_named_refusal(key: str, text: str) -> None:
+    """One node's rubbish must not stop the scheduler."""
+    try:
+        found = cards_of_node(node({key: text}), FAMILIES)
+    except BadAnnotation as error:
+        message = str(error)
+    else:
+        message = "node n1"
+        assert found is None or all(0 <= card.memory_mib < 2**31 for card in found.cards)
+    assert "node n1" in message
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(FAMILIES.resource_names)), st.integers(-(2**70), 2**70) | st.text(max_size=6)
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_any_capacity_is_cards_or_a_named_refusal(capacity: dict[str, Any]) -> None:
+    try:
+        found = cards_of_node(node(capacity=capacity), FAMILIES)
+    except BadAnnotation as error:
+        message = str(error)
+    else:
+        message = "node n1"
+        assert found is None or all(0 <= card.memory_mib < 2**31 for card in found.cards)
+    assert "node n1" in message

@@ -14,7 +14,7 @@ from gpuslice.devices.families.loader import Families
 from gpuslice.devices.families.topology import Seat, joined, known_links
 from gpuslice.devices.inventory import Card, NodeCards
 from gpuslice.devices.pods import Node
-from gpuslice.devices.quantity import MIB, parse_quantity
+from gpuslice.devices.quantity import MAX_INT32, MIB, parse_quantity
 
 CORDON = "hami.io/device-cordon"
 """Node annotation of HAMi with the UUIDs that take no new pods."""
@@ -197,6 +197,9 @@ def _from_capacity(node: Node, family: Family) -> Iterator[Card]:
         blocks = _capacity(node, family.resources.memory)
         mib = blocks / MIB if family.memory.bare_is_bytes else blocks * family.memory.unit_mib
         memory = int(mib // cards)
+    if memory > MAX_INT32:
+        where = f"capacity {family.resources.memory}"
+        raise BadAnnotation(f"node {node.metadata.name}", where, str(memory), "more MiB than any card has")
     for index in range(cards):
         yield Card(
             uuid=_card_name(node, family, index),
@@ -239,8 +242,9 @@ def _unreadable(node: Node, family: Family, text: str, problem: str) -> BadAnnot
 
 def _card(node: Node, family: Family, text: str, wire: _Registered) -> Card:
     """Make a card of what a plugin wrote; compute becomes percent, and the vendor's own count of units is kept."""
-    if not wire.id or min(wire.devmem, wire.count, wire.devcore) < 0:
-        raise _unreadable(node, family, text, f"card {wire.id!r} has no id or a negative quantity")
+    quantities = (wire.devmem, wire.count, wire.devcore)
+    if not wire.id or min(quantities) < 0 or max(quantities) > MAX_INT32:
+        raise _unreadable(node, family, text, f"card {wire.id!r} has no id, or a quantity below 0 or above {MAX_INT32}")
     in_units = family.node.compute == "units"
     return Card(
         uuid=wire.id,
