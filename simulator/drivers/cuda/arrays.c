@@ -85,6 +85,10 @@ array_create(struct array **out, const struct descriptor_3d *shape, uint64_t byt
 		return result;
 	}
 	array->address = array->block != NULL ? array->block->address : 0;
+	if (array->block != NULL) {
+		array->block->pool = array; /* marks the block as ours: its place may be reused
+					       after the context is gone */
+	}
 	*out = array;
 	return CU_OK;
 }
@@ -115,7 +119,8 @@ fake_cuArrayCreate_v2(struct array **out, const struct descriptor *shape)
 static void
 array_free(struct array *array)
 {
-	if (array->block != NULL && block_at(array->address) == array->block) {
+	if (array->block != NULL && block_at(array->address) == array->block &&
+	    array->block->pool == array) {
 		memory_release(array->block);
 	}
 	for (unsigned i = 0; i < array->level_count; i++) {

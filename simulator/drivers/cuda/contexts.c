@@ -58,6 +58,7 @@ context_open(struct context *context, cu_device device, uint32_t flags)
 static void
 context_close(struct context *context)
 {
+	modules_leave_context(context);
 	context_release_memory(context);
 	context->live = false;
 	ledger_refund(context->domain, KIND_CONTEXT,

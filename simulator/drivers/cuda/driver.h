@@ -59,4 +59,7 @@ struct context *context_checked(void *handle);
 /* memory.c: free what a context still holds when it is destroyed. */
 void context_release_memory(struct context *context);
 
+/* modules.c: unload a context's modules when it is destroyed. */
+void modules_leave_context(const struct context *context);
+
 #endif

@@ -25,7 +25,10 @@ struct module {
 	uint64_t code_bytes;     /* charged */
 	struct function *functions;
 	struct global *globals;
+	struct module *next, *previous;
 };
+
+static struct module *modules; /* all that are loaded */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -136,8 +139,50 @@ module_load(struct module **out, const void *image, struct context *context)
 		free(module);
 		return CU_OUT_OF_MEMORY;
 	}
+	pthread_mutex_lock(&mutex);
+	module->next = modules;
+	if (modules != NULL) {
+		modules->previous = module;
+	}
+	modules = module;
+	pthread_mutex_unlock(&mutex);
 	*out = module;
 	return CU_OK;
+}
+
+/* Destroying a context unloads its modules; their handles are dead but may still be handed in.
+ * Globals went with the context's memory. */
+void
+modules_leave_context(const struct context *context)
+{
+	pthread_mutex_lock(&mutex);
+	for (struct module *module = modules; module != NULL; module = module->next) {
+		if (module->context != context) {
+			continue;
+		}
+		ledger_refund(context->domain, KIND_MODULE, module->code_bytes);
+		module->context = NULL;
+		while (module->globals != NULL) {
+			struct global *global = module->globals;
+			module->globals = global->next;
+			free(global->name);
+			free(global);
+		}
+	}
+	pthread_mutex_unlock(&mutex);
+}
+
+static void
+module_unlink(struct module *module)
+{
+	if (module->previous != NULL) {
+		module->previous->next = module->next;
+	} else {
+		modules = module->next;
+	}
+	if (module->next != NULL) {
+		module->next->previous = module->previous;
+	}
 }
 
 static void
@@ -162,6 +207,7 @@ module_free(struct module *module)
 	if (module->context != NULL) {
 		ledger_refund(module->context->domain, KIND_MODULE, module->code_bytes);
 	}
+	module_unlink(module);
 	module->magic = 0;
 	free(module->ptx);
 	free(module);

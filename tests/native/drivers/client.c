@@ -5,7 +5,7 @@
  *   init | context D | info | alloc B | pitch W H | managed B | async B | pool B | vmm B | array W
  * H | free I | freeasync I stream | launch NAME COUNT [STREAM] | record [STREAM] | elapsed I J |
  * query I | sync | now | sleep NS | threshold B | trim B export I FILE | import FILE | graph B NAME
- * | graphfree | limit L V | calls SYMBOL | fork */
+ * | graphfree | limit L V | calls SYMBOL | reset | fork */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +52,7 @@ API(cuEventQuery, void *);
 API(cuEventElapsedTime, float *, void *, void *);
 API(cuCtxSynchronize, void);
 API(cuCtxSetLimit, int, size_t);
+API(cuDevicePrimaryCtxReset_v2, int);
 static uint64_t (*gpuslice_fake_clock_now)(void);
 static void (*gpuslice_fake_clock_sleep)(uint64_t);
 static uint64_t (*gpuslice_fake_calls)(const char *);
@@ -89,6 +90,7 @@ load(void)
 	GET(cuGraphLaunch), GET(cuDeviceGraphMemTrim), GET(cuEventCreate), GET(cuEventRecord),
 	    GET(cuEventQuery);
 	GET(cuEventElapsedTime), GET(cuCtxSynchronize), GET(cuCtxSetLimit);
+	GET(cuDevicePrimaryCtxReset_v2);
 	GET(gpuslice_fake_clock_now), GET(gpuslice_fake_clock_sleep), GET(gpuslice_fake_calls);
 }
 
@@ -301,6 +303,8 @@ obey(char *line)
 		printf("%d\n", cuCtxSetLimit((int)number, (size_t)second));
 	} else if (strcmp(verb, "calls") == 0) {
 		printf("0 %llu\n", (unsigned long long)gpuslice_fake_calls(word));
+	} else if (strcmp(verb, "reset") == 0) {
+		printf("%d\n", cuDevicePrimaryCtxReset_v2(device));
 	} else if (strcmp(verb, "fork") == 0) {
 		fork_and_init();
 	} else {

@@ -175,3 +175,19 @@ def test_pid_namespaces_do_not_confuse_the_ledger(tmp_path: Path, programs: Star
         while freed == OUT_OF_MEMORY and time.monotonic() < deadline:
             freed = neighbour.ask(f"alloc {(USABLE_T4_MIB - 63) * MIB}")[0]
     assert (inside["pid"] != inside["host_pid"] > 1, full, freed) == (True, OUT_OF_MEMORY, "0")
+
+
+def test_a_context_takes_everything_with_it(tmp_path: Path, programs: Start) -> None:
+    node = Node(tmp_path, "cards: [{model: T4}]\n")
+    program = programs(node).start()
+    for command in (
+        f"alloc {4 * MIB}",
+        "alloc 100",
+        f"managed {2 * MIB}",
+        "array 64 64",
+        "launch k_1us 1",
+        "limit 0 4096",
+    ):
+        program.ok(command)
+    program.ok("reset")
+    assert used(node) == 0
