@@ -94,6 +94,7 @@ def test_churn_with_the_extender_killed_and_the_api_server_restarted(fleet: Flee
     assert_books_agree(fleet)
 
 
+@pytest.mark.slow
 def test_after_a_partition_the_books_still_agree(fleet: Fleet) -> None:
     before = len(fleet.bound())
     fleet.relay.silence()

@@ -83,6 +83,7 @@ def kill_plugin(cluster: Cluster) -> None:
     cluster.start_plugin("node-b").wait_ready()
 
 
+@pytest.mark.slow
 def test_two_hundred_pods_with_a_kubelet_restart_and_a_plugin_kill(cluster: Cluster) -> None:
     disturbances: dict[int, Callable[[Cluster], None]] = {3: restart_kubelet, 6: kill_plugin}
     failed: list[str] = []
@@ -101,6 +102,7 @@ def test_two_hundred_pods_with_a_kubelet_restart_and_a_plugin_kill(cluster: Clus
     assert len(failed) <= WAVE
 
 
+@pytest.mark.slow
 def test_a_client_that_hammers_pod_resources_causes_no_double_allocation(cluster: Cluster) -> None:
     stopping = threading.Event()
     calls = Counter[str]()

@@ -44,6 +44,7 @@ def test_a_lost_checkpoint_gives_no_slice_twice(cluster: Cluster) -> None:
     assert kept == []
 
 
+@pytest.mark.slow
 def test_thirty_force_deleted_pods_never_overlap_their_successors(cluster: Cluster) -> None:
     with Lifetimes() as lifetimes:
         for lane in range(LANES):
@@ -100,6 +101,7 @@ def test_a_hostile_pod_gets_nothing_more(cluster: Cluster) -> None:
     assert_share(shares(cluster, victim), memory_mib=MEMORY_MIB, uuids=cards_of(victim))
 
 
+@pytest.mark.slow
 def test_a_plugin_that_comes_back_with_fewer_slots_keeps_what_runs(cluster: Cluster) -> None:
     node = cluster.nodes["node-a"]
     config = cluster.folder / "fewer.yaml"

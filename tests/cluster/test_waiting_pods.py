@@ -89,7 +89,13 @@ def test_one_refused_pod_is_asked_about_at_most_three_times_in_ten_seconds(fleet
     assert 1 <= len(fleet.observer.calls("filter", since=start, pod="refused")) <= 3
 
 
-@pytest.mark.parametrize("scheduler_first", [False, True], ids=["as it comes", "the scheduler asks before our watch"])
+@pytest.mark.parametrize(
+    "scheduler_first",
+    [
+        pytest.param(False, id="as it comes", marks=pytest.mark.slow),
+        pytest.param(True, id="the scheduler asks before our watch"),
+    ],
+)
 def test_of_many_waiting_pods_the_one_that_fits_is_bound_at_once(fleet: Fleet, *, scheduler_first: bool) -> None:
     fill(fleet)
     names = [f"waiting-{number:03d}" for number in range(WAITING)]
