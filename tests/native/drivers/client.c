@@ -7,6 +7,7 @@
  * query I | sync | now | sleep NS | threshold B | trim B export I FILE | import FILE | graph B NAME
  * | graphfree | limit L V | calls SYMBOL | reset | fork */
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,29 +235,39 @@ fork_and_init(void)
 	printf("%d\n", WEXITSTATUS(status));
 }
 
-static void
-obey(char *line)
+/* Each handler answers for its verbs and returns whether the verb was one of them. */
+static bool
+start_up(const char *verb, long number, long second)
 {
-	char verb[32] = "", word[256] = "", more[256] = "";
-	long number = 0, second = -1;
-	sscanf(line, "%31s %255s %255s", verb, word, more);
-	sscanf(line, "%*s %ld %ld", &number, &second);
+	void *context = NULL;
+	size_t free_bytes = 0, total = 0;
 	if (strcmp(verb, "init") == 0) {
 		printf("%d\n", cuInit(0));
 	} else if (strcmp(verb, "context") == 0) {
-		void *context = NULL;
 		device = (int)number;
 		cu_result code = cuDevicePrimaryCtxRetain(&context, device);
 		code = code == CU_OK ? cuCtxSetCurrent(context) : code;
 		cuDeviceGetDefaultMemPool(&default_pool, device);
 		printf("%d\n", code);
 	} else if (strcmp(verb, "info") == 0) {
-		size_t free_bytes = 0, total = 0;
 		cu_result code = cuMemGetInfo_v2(&free_bytes, &total);
 		printf("%d %zu %zu\n", code, free_bytes, total);
-	} else if (strcmp(verb, "free") == 0 || strcmp(verb, "freeasync") == 0) {
-		printf("%d\n", release((int)number, verb[4] != '\0'));
-	} else if (strcmp(verb, "stream") == 0) {
+	} else if (strcmp(verb, "limit") == 0) {
+		printf("%d\n", cuCtxSetLimit((int)number, (size_t)second));
+	} else if (strcmp(verb, "reset") == 0) {
+		printf("%d\n", cuDevicePrimaryCtxReset_v2(device));
+	} else if (strcmp(verb, "fork") == 0) {
+		fork_and_init();
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static bool
+work(const char *verb, const char *line, const char *word, long number, long second)
+{
+	if (strcmp(verb, "stream") == 0) {
 		printf("%d %d\n", cuStreamCreate(&streams[stream_count], 1), stream_count);
 		stream_count++;
 	} else if (strcmp(verb, "launch") == 0) {
@@ -277,16 +288,35 @@ obey(char *line)
 		printf("%d\n", cuEventQuery(events[number]));
 	} else if (strcmp(verb, "sync") == 0) {
 		printf("%d\n", cuCtxSynchronize());
-	} else if (strcmp(verb, "now") == 0) {
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static bool
+observe(const char *verb, const char *word, long number)
+{
+	if (strcmp(verb, "now") == 0) {
 		printf("0 %llu\n", (unsigned long long)gpuslice_fake_clock_now());
 	} else if (strcmp(verb, "sleep") == 0) {
 		gpuslice_fake_clock_sleep((uint64_t)number);
 		printf("0 %llu\n", (unsigned long long)gpuslice_fake_clock_now());
-	} else if (strcmp(verb, "threshold") == 0) {
-		uint64_t bytes = (uint64_t)number;
+	} else if (strcmp(verb, "calls") == 0) {
+		printf("0 %llu\n", (unsigned long long)gpuslice_fake_calls(word));
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static bool
+pools_and_sharing(const char *verb, const char *word, const char *more, long number)
+{
+	uint64_t bytes = (uint64_t)number;
+	if (strcmp(verb, "threshold") == 0) {
 		printf("%d\n", cuMemPoolSetAttribute(default_pool, 4, &bytes));
 	} else if (strcmp(verb, "reserved") == 0) {
-		uint64_t bytes = 0;
 		cu_result code = cuMemPoolGetAttribute(default_pool, 5, &bytes);
 		printf("%d %llu\n", code, (unsigned long long)bytes);
 	} else if (strcmp(verb, "trim") == 0) {
@@ -299,14 +329,25 @@ obey(char *line)
 		run_graph((size_t)number, more);
 	} else if (strcmp(verb, "graphfree") == 0) {
 		printf("%d\n", cuDeviceGraphMemTrim(device));
-	} else if (strcmp(verb, "limit") == 0) {
-		printf("%d\n", cuCtxSetLimit((int)number, (size_t)second));
-	} else if (strcmp(verb, "calls") == 0) {
-		printf("0 %llu\n", (unsigned long long)gpuslice_fake_calls(word));
-	} else if (strcmp(verb, "reset") == 0) {
-		printf("%d\n", cuDevicePrimaryCtxReset_v2(device));
-	} else if (strcmp(verb, "fork") == 0) {
-		fork_and_init();
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static void
+obey(const char *line)
+{
+	char verb[32] = "", word[256] = "", more[256] = "";
+	long number = 0, second = -1;
+	sscanf(line, "%31s %255s %255s", verb, word, more);
+	sscanf(line, "%*s %ld %ld", &number, &second);
+	if (start_up(verb, number, second) || work(verb, line, word, number, second) ||
+	    observe(verb, word, number) || pools_and_sharing(verb, word, more, number)) {
+		return;
+	}
+	if (strcmp(verb, "free") == 0 || strcmp(verb, "freeasync") == 0) {
+		printf("%d\n", release((int)number, verb[4] != '\0'));
 	} else {
 		allocate(verb, (size_t)number, (size_t)second);
 	}
