@@ -150,7 +150,7 @@ def run_windows(clients: Sequence[Client], kernel: str, windows: int, settle_ms:
     shares = [0.0] * windows
     for client in clients:
         for window in range(windows):
-            _, count, took = client.answer()
+            _, count, took, _ = client.answer()
             shares[window] += 100 * int(count) * kernel_ns(kernel) / int(took)
     return shares
 
@@ -193,7 +193,7 @@ def tenants(scratch: Path) -> list[Figure]:
             client.send(f"device 0\nkernel {kernel}\nrun {settle_ms}\n{runs.strip()}")
         for client, percent in zip(clients, (30, 70), strict=True):
             answers = [client.answer() for _ in range(6)][3:]
-            mean = statistics.mean(100 * int(count) * kernel_ns(kernel) / int(took) for _, count, took in answers)
+            mean = statistics.mean(100 * int(count) * kernel_ns(kernel) / int(took) for _, count, took, _ in answers)
             worst = max(worst, abs(mean - percent))
         for client in clients:
             client.close()
@@ -210,7 +210,7 @@ def soft(scratch: Path) -> list[Figure]:
         write_hints(box.directory / "limits", [DeviceHint(UUID, far, others_active_percent=70)])
         steps = 0
         while steps < 100:
-            _, count, took = client.ask("run 20")
+            _, count, took, _ = client.ask("run 20")
             steps += 1
             if 100 * int(count) * kernel_ns("k_500us") / int(took) < 45:
                 break

@@ -72,7 +72,9 @@ _HANDLES = ("context", "stream", "event", "function", "module", "library", "arra
 
 def _kind(parameter: str) -> str:
     words = parameter.replace("const", "").split()
-    handles = {f"CU{kind}" for kind in _HANDLES} | {f"cu_{kind}" for kind in (*_HANDLES, "pool", "mipmap", "graph_exec")}
+    handles = {f"CU{kind}" for kind in _HANDLES} | {
+        f"cu_{kind}" for kind in (*_HANDLES, "pool", "mipmap", "graph_exec")
+    }
     if "*" in parameter or "[" in parameter or words[0] in handles | {"nvmlDevice_t", "nvml_device"}:
         return "pointer"
     wide = {"size_t", "CUdeviceptr", "CUdeviceptr_v2", "cu_deviceptr", "cu_handle", "uint64_t", "cuuint64_t",
@@ -121,12 +123,17 @@ def check_structures(header: Path) -> Iterator[str]:
             continue
         lines.append(f'_Static_assert(sizeof({mine}) == sizeof({theirs}), "{theirs}");')
         for member, other in members.items():
-            lines.append(f'_Static_assert(offsetof({mine}, {member}) == offsetof({theirs}, {other}), "{theirs}.{other}");')
+            lines.append(
+                f'_Static_assert(offsetof({mine}, {member}) == offsetof({theirs}, {other}), "{theirs}.{other}");'
+            )
     with tempfile.NamedTemporaryFile("w", suffix=".c") as file:
         file.write("\n".join(lines))
         file.flush()
         done = subprocess.run(
-            ["gcc", "-std=c11", "-fsyntax-only", "-I", str(header.parent), file.name], capture_output=True, text=True, check=False
+            ["gcc", "-std=c11", "-fsyntax-only", "-I", str(header.parent), file.name],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     for line in done.stderr.splitlines():
         if "error" in line:
@@ -135,7 +142,9 @@ def check_structures(header: Path) -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     """Check every header found in the directories."""
-    findings = [f"policy/symbols.txt: {name} has unknown class {kind}" for name, kind in policy().items() if kind not in CLASSES]
+    findings = [
+        f"policy/symbols.txt: {name} has unknown class {kind}" for name, kind in policy().items() if kind not in CLASSES
+    ]
     checked = 0
     for directory in map(Path, arguments):
         for header in (directory / "cuda.h", directory / "nvml.h"):

@@ -31,9 +31,7 @@ replacement_resolve_common:
 \tmovups %xmm6, 96(%rsp)
 \tmovups %xmm7, 112(%rsp)
 \tmov %r11, %rdi
-\tsub $8, %rsp
 \tcall replacement_resolve
-\tadd $8, %rsp
 \tmov %rax, %r11
 \tmovups (%rsp), %xmm0
 \tmovups 16(%rsp), %xmm1
@@ -73,7 +71,9 @@ def main(arguments: list[str]) -> int:
     text.append('\t.section .note.GNU-stack,"",@progbits\n')
     (out / "trampolines.S").write_text("".join(text))
     names = "".join(f'\t"{name}",\n' for name in passed)
-    (out / "names.c").write_text(f'#include "replacement.h"\n\nconst char *const replacement_names[] = {{\n{names}}};\n')
+    (out / "names.c").write_text(
+        f'#include "replacement.h"\n\nconst char *const replacement_names[] = {{\n{names}}};\n'
+    )
     exported = "".join(f"\t\t{name};\n" for name in policy)
     (out / "exports.map").write_text(f"{{\n\tglobal:\n{exported}\tlocal: *;\n}};\n")
     return 0

@@ -1,5 +1,6 @@
 /* The part of the CUDA driver ABI that this library touches, written from the public documentation.
- * tests/abi_check.py compares every structure and every prototype with NVIDIA's headers of several toolkits.
+ * tests/abi_check.py compares every structure and every prototype with NVIDIA's headers of several
+ * toolkits.
  */
 #ifndef GPUSLICE_CUDA_ABI_H
 #define GPUSLICE_CUDA_ABI_H

@@ -1,4 +1,5 @@
-/* The part of the NVML ABI that this library touches; compared with NVIDIA's header by tests/abi_check.py. */
+/* The part of the NVML ABI that this library touches; compared with NVIDIA's header by
+ * tests/abi_check.py. */
 #ifndef GPUSLICE_NVML_ABI_H
 #define GPUSLICE_NVML_ABI_H
 
@@ -75,22 +76,30 @@ nvml_result nvmlDeviceGetIndex(nvml_device device, unsigned int *index);
 nvml_result nvmlDeviceGetUUID(nvml_device device, char *uuid, unsigned int length);
 nvml_result nvmlDeviceGetMemoryInfo(nvml_device device, struct nvml_memory *memory);
 nvml_result nvmlDeviceGetMemoryInfo_v2(nvml_device device, struct nvml_memory_v2 *memory);
-nvml_result nvmlDeviceGetComputeRunningProcesses(nvml_device device, unsigned int *count, struct nvml_process_v1 *list);
-nvml_result nvmlDeviceGetComputeRunningProcesses_v2(nvml_device device, unsigned int *count, struct nvml_process *list);
-nvml_result nvmlDeviceGetComputeRunningProcesses_v3(nvml_device device, unsigned int *count, struct nvml_process *list);
-nvml_result nvmlDeviceGetGraphicsRunningProcesses(nvml_device device, unsigned int *count, struct nvml_process_v1 *list);
-nvml_result nvmlDeviceGetGraphicsRunningProcesses_v2(nvml_device device, unsigned int *count, struct nvml_process *list);
-nvml_result nvmlDeviceGetGraphicsRunningProcesses_v3(nvml_device device, unsigned int *count, struct nvml_process *list);
+nvml_result nvmlDeviceGetComputeRunningProcesses(nvml_device device, unsigned int *count,
+						 struct nvml_process_v1 *list);
+nvml_result nvmlDeviceGetComputeRunningProcesses_v2(nvml_device device, unsigned int *count,
+						    struct nvml_process *list);
+nvml_result nvmlDeviceGetComputeRunningProcesses_v3(nvml_device device, unsigned int *count,
+						    struct nvml_process *list);
+nvml_result nvmlDeviceGetGraphicsRunningProcesses(nvml_device device, unsigned int *count,
+						  struct nvml_process_v1 *list);
+nvml_result nvmlDeviceGetGraphicsRunningProcesses_v2(nvml_device device, unsigned int *count,
+						     struct nvml_process *list);
+nvml_result nvmlDeviceGetGraphicsRunningProcesses_v3(nvml_device device, unsigned int *count,
+						     struct nvml_process *list);
 nvml_result nvmlDeviceGetMPSComputeRunningProcesses(nvml_device device, unsigned int *count,
-                                                    struct nvml_process_v1 *list);
+						    struct nvml_process_v1 *list);
 nvml_result nvmlDeviceGetMPSComputeRunningProcesses_v2(nvml_device device, unsigned int *count,
-                                                       struct nvml_process *list);
+						       struct nvml_process *list);
 nvml_result nvmlDeviceGetMPSComputeRunningProcesses_v3(nvml_device device, unsigned int *count,
-                                                       struct nvml_process *list);
-nvml_result nvmlDeviceGetRunningProcessDetailList(nvml_device device, struct nvml_process_detail_list *list);
+						       struct nvml_process *list);
+nvml_result nvmlDeviceGetRunningProcessDetailList(nvml_device device,
+						  struct nvml_process_detail_list *list);
 nvml_result nvmlDeviceGetUtilizationRates(nvml_device device, struct nvml_utilization *rates);
 nvml_result nvmlDeviceGetProcessUtilization(nvml_device device, struct nvml_process_sample *samples,
-                                            unsigned int *count, unsigned long long last_seen_us);
-nvml_result nvmlDeviceGetProcessesUtilizationInfo(nvml_device device, struct nvml_processes_utilization *info);
+					    unsigned int *count, unsigned long long last_seen_us);
+nvml_result nvmlDeviceGetProcessesUtilizationInfo(nvml_device device,
+						  struct nvml_processes_utilization *info);
 
 #endif

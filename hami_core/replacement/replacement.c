@@ -1,4 +1,5 @@
-/* Finds the real driver: GPUSLICE_REAL_LIBCUDA, else the file beside this one under real/libcuda.so.1. */
+/* Finds the real driver: GPUSLICE_REAL_LIBCUDA, else the file beside this one under
+ * real/libcuda.so.1. */
 #include "replacement.h"
 
 #include <dlfcn.h>
@@ -27,8 +28,10 @@ real_handle(void)
 		known = libc_dlopen()(real_library_path(), RTLD_NOW | RTLD_LOCAL);
 		__atomic_store_n(&handle, known, __ATOMIC_RELEASE);
 		if (known == NULL) {
-			log_line(LOG_ERROR, "%s cannot be loaded: set GPUSLICE_REAL_LIBCUDA to the driver's library",
-			         real_library_path());
+			log_line(LOG_ERROR,
+				 "%s cannot be loaded: set GPUSLICE_REAL_LIBCUDA to the driver's "
+				 "library",
+				 real_library_path());
 		}
 	}
 	return known;

@@ -7,7 +7,8 @@
 extern const char *const replacement_names[];
 extern void *replacement_slots[] __attribute__((visibility("hidden")));
 
-/* Called by the trampolines on first use: the real function, or one that answers "not supported". */
+/* Called by the trampolines on first use: the real function, or one that answers "not supported".
+ */
 void *replacement_resolve(uint32_t number);
 
 #endif

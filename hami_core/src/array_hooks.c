@@ -1,4 +1,5 @@
-/* Arrays and mipmapped arrays: charged by an estimate first, then by what the driver says that they need. */
+/* Arrays and mipmapped arrays: charged by an estimate first, then by what the driver says that they
+ * need. */
 #include "array_size.h"
 #include "charges.h"
 #include "driver.h"
@@ -6,7 +7,7 @@
 
 static uint64_t
 required(cu_result (*query)(struct cu_array_requirements *, void *, cu_device), void *array,
-         const struct device *device, uint64_t estimate)
+	 const struct device *device, uint64_t estimate)
 {
 	struct cu_array_requirements needs = {0};
 	if (query == NULL || query(&needs, array, device->handle) != CU_OK || needs.size == 0) {
@@ -17,7 +18,8 @@ required(cu_result (*query)(struct cu_array_requirements *, void *, cu_device), 
 
 typedef cu_result (*requirements_query)(struct cu_array_requirements *, void *, cu_device);
 
-/* Settle a fresh array to its true size. False: the quota cannot hold it and the caller must destroy it. */
+/* Settle a fresh array to its true size. False: the quota cannot hold it and the caller must
+ * destroy it. */
 static bool
 accept_array(struct device *device, void *array, uint64_t charged, requirements_query query)
 {
@@ -29,7 +31,8 @@ accept_array(struct device *device, void *array, uint64_t charged, requirements_
 		quota_refund(device, KIND_ARRAY, charged);
 		return false;
 	}
-	charge_remember(device, SPACE_ARRAY, (uint64_t)(uintptr_t)array, KIND_ARRAY, actual, current_owner());
+	charge_remember(device, SPACE_ARRAY, (uint64_t)(uintptr_t)array, KIND_ARRAY, actual,
+			current_owner());
 	return true;
 }
 
@@ -40,7 +43,8 @@ finish_array(cu_result result, struct device *device, cu_array *array, uint64_t 
 		quota_refund(device, KIND_ARRAY, charged);
 		return result;
 	}
-	if (!accept_array(device, *array, charged, (requirements_query)driver()->cuArrayGetMemoryRequirements)) {
+	if (!accept_array(device, *array, charged,
+			  (requirements_query)driver()->cuArrayGetMemoryRequirements)) {
 		driver()->cuArrayDestroy(*array);
 		return CU_OUT_OF_MEMORY;
 	}
@@ -57,7 +61,8 @@ cuArrayCreate_v2(cu_array *array, const struct cu_array_descriptor *descriptor)
 		return driver()->cuArrayCreate_v2(array, descriptor);
 	}
 	struct device *device = device_current();
-	uint64_t size = array_size(descriptor->width, descriptor->height, 0, descriptor->format, descriptor->channels);
+	uint64_t size = array_size(descriptor->width, descriptor->height, 0, descriptor->format,
+				   descriptor->channels);
 	if (!quota_charge(device, KIND_ARRAY, size)) {
 		return CU_OUT_OF_MEMORY;
 	}
@@ -74,7 +79,8 @@ cuArrayCreate(cu_array *array, const struct cu_array_descriptor_v1 *descriptor)
 		return driver()->cuArrayCreate(array, descriptor);
 	}
 	struct device *device = device_current();
-	uint64_t size = array_size(descriptor->width, descriptor->height, 0, descriptor->format, descriptor->channels);
+	uint64_t size = array_size(descriptor->width, descriptor->height, 0, descriptor->format,
+				   descriptor->channels);
 	if (!quota_charge(device, KIND_ARRAY, size)) {
 		return CU_OUT_OF_MEMORY;
 	}
@@ -91,8 +97,8 @@ cuArray3DCreate_v2(cu_array *array, const struct cu_array3d_descriptor *descript
 		return driver()->cuArray3DCreate_v2(array, descriptor);
 	}
 	struct device *device = device_current();
-	uint64_t size = array_size(descriptor->width, descriptor->height, descriptor->depth, descriptor->format,
-	                           descriptor->channels);
+	uint64_t size = array_size(descriptor->width, descriptor->height, descriptor->depth,
+				   descriptor->format, descriptor->channels);
 	if (!quota_charge(device, KIND_ARRAY, size)) {
 		return CU_OUT_OF_MEMORY;
 	}
@@ -109,8 +115,8 @@ cuArray3DCreate(cu_array *array, const struct cu_array3d_descriptor_v1 *descript
 		return driver()->cuArray3DCreate(array, descriptor);
 	}
 	struct device *device = device_current();
-	uint64_t size = array_size(descriptor->width, descriptor->height, descriptor->depth, descriptor->format,
-	                           descriptor->channels);
+	uint64_t size = array_size(descriptor->width, descriptor->height, descriptor->depth,
+				   descriptor->format, descriptor->channels);
 	if (!quota_charge(device, KIND_ARRAY, size)) {
 		return CU_OUT_OF_MEMORY;
 	}
@@ -118,7 +124,8 @@ cuArray3DCreate(cu_array *array, const struct cu_array3d_descriptor_v1 *descript
 }
 
 EXPORTED cu_result
-cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_descriptor *descriptor, unsigned int levels)
+cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_descriptor *descriptor,
+		       unsigned int levels)
 {
 	if (driver()->cuMipmappedArrayCreate == NULL) {
 		return CU_NOT_SUPPORTED;
@@ -127,16 +134,18 @@ cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_descriptor *de
 		return driver()->cuMipmappedArrayCreate(mipmap, descriptor, levels);
 	}
 	struct device *device = device_current();
-	uint64_t size = mipmap_size(array_size(descriptor->width, descriptor->height, descriptor->depth,
-	                                       descriptor->format, descriptor->channels));
+	uint64_t size =
+	    mipmap_size(array_size(descriptor->width, descriptor->height, descriptor->depth,
+				   descriptor->format, descriptor->channels));
 	if (!quota_charge(device, KIND_ARRAY, size)) {
 		return CU_OUT_OF_MEMORY;
 	}
 	cu_result result = driver()->cuMipmappedArrayCreate(mipmap, descriptor, levels);
 	if (result != CU_OK) {
 		quota_refund(device, KIND_ARRAY, size);
-	} else if (!accept_array(device, *mipmap, size,
-	                         (requirements_query)driver()->cuMipmappedArrayGetMemoryRequirements)) {
+	} else if (!accept_array(
+		       device, *mipmap, size,
+		       (requirements_query)driver()->cuMipmappedArrayGetMemoryRequirements)) {
 		driver()->cuMipmappedArrayDestroy(*mipmap);
 		result = CU_OUT_OF_MEMORY;
 	}

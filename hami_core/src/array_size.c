@@ -22,7 +22,8 @@ channel_bytes(unsigned format)
 uint64_t
 array_size(uint64_t width, uint64_t height, uint64_t depth, unsigned format, unsigned channels)
 {
-	unsigned __int128 bytes = (unsigned __int128)width * channel_bytes(format) * (channels == 0 ? 1 : channels);
+	unsigned __int128 bytes =
+	    (unsigned __int128)width * channel_bytes(format) * (channels == 0 ? 1 : channels);
 	bytes = bytes > INT64_MAX ? INT64_MAX : bytes;
 	bytes *= height == 0 ? 1 : height;
 	bytes = bytes > INT64_MAX ? INT64_MAX : bytes;

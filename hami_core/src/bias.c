@@ -42,14 +42,17 @@ current_bias(const struct device *device)
 int64_t
 bias_apply(const struct device *device, int64_t measured_ns)
 {
-	return (int64_t)(((unsigned __int128)(measured_ns < 0 ? 0 : measured_ns) * current_bias(device)) >> 16);
+	return (int64_t)(((unsigned __int128)(measured_ns < 0 ? 0 : measured_ns) *
+			  current_bias(device)) >>
+			 16);
 }
 
 bool
 bias_neighbours(const struct device *device)
 {
 	struct limits_hint hint;
-	if (limits_hint(device->limits_row, &hint) && clock_now() - (int64_t)hint.stamp_ns < HINT_LIFE_NS) {
+	if (limits_hint(device->limits_row, &hint) &&
+	    clock_now() - (int64_t)hint.stamp_ns < HINT_LIFE_NS) {
 		return hint.others_active_q16 != 0;
 	}
 	return marks[device->row_index].neighbours;
@@ -63,7 +66,8 @@ correct(struct device *device, uint64_t measured_ns, uint64_t charged_ns)
 		return;
 	}
 	uint64_t ratio = (measured_ns << 16) / charged_ns;
-	ratio = ratio < ONE_Q16 * 3 / 4 ? ONE_Q16 * 3 / 4 : (ratio > ONE_Q16 * 5 / 4 ? ONE_Q16 * 5 / 4 : ratio);
+	ratio = ratio < ONE_Q16 * 3 / 4 ? ONE_Q16 * 3 / 4
+					: (ratio > ONE_Q16 * 5 / 4 ? ONE_Q16 * 5 / 4 : ratio);
 	uint64_t off = ratio > ONE_Q16 ? ratio - ONE_Q16 : ONE_Q16 - ratio;
 	if (off * 100 < ONE_Q16 * DEADBAND_PERCENT) {
 		return;
@@ -79,7 +83,8 @@ is_own(uint32_t pid)
 	const struct state_file *file = state_file();
 	for (uint32_t i = 0; i < file->header.slots_high && i < MAX_SLOTS; i++) {
 		uint64_t owner = __atomic_load_n(&file->slots[i].owner, __ATOMIC_ACQUIRE);
-		if (owner != 0 && (process_owner_pid(owner) == pid || file->slots[i].host_pid == pid)) {
+		if (owner != 0 &&
+		    (process_owner_pid(owner) == pid || file->slots[i].host_pid == pid)) {
 			return true;
 		}
 	}
@@ -98,7 +103,8 @@ read_nvml(struct device *device)
 		marks[row].failed = !marks[row].open;
 	}
 	if (!marks[row].open || nvml()->nvmlDeviceGetProcessUtilization == NULL ||
-	    nvml()->nvmlDeviceGetProcessUtilization(marks[row].handle, samples, &count, marks[row].last_us) != NVML_OK) {
+	    nvml()->nvmlDeviceGetProcessUtilization(marks[row].handle, samples, &count,
+						    marks[row].last_us) != NVML_OK) {
 		return view;
 	}
 	for (unsigned int i = 0; i < count && i < MAX_SAMPLES; i++) {
@@ -151,9 +157,11 @@ correct_by_nvml(struct device *device, int64_t now_ns)
 	if (marks[row].at_ns != 0 && passed < 3 * NS_PER_S && marks[row].percent_count > 0) {
 		uint64_t percent = marks[row].percent_sum / marks[row].percent_count;
 		if (marks[row].neighbours) {
-			correct(device, (uint64_t)passed / 100 * percent, busy - marks[row].busy_ns);
+			correct(device, (uint64_t)passed / 100 * percent,
+				busy - marks[row].busy_ns);
 		} else {
-			__atomic_store_n(&device->row->bias_q16, (current_bias(device) + ONE_Q16) / 2, __ATOMIC_RELAXED);
+			__atomic_store_n(&device->row->bias_q16,
+					 (current_bias(device) + ONE_Q16) / 2, __ATOMIC_RELAXED);
 		}
 	}
 	marks[row].at_ns = now_ns;
@@ -169,8 +177,9 @@ bias_sample(struct device *device, int64_t now_ns)
 	if (now_ns < (int64_t)turn && now_ns > (int64_t)turn - 2 * TURN_NS) {
 		return;
 	}
-	if (!__atomic_compare_exchange_n(&device->row->bias_turn, &turn, (uint64_t)(now_ns + TURN_NS), 0,
-	                                 __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+	if (!__atomic_compare_exchange_n(&device->row->bias_turn, &turn,
+					 (uint64_t)(now_ns + TURN_NS), 0, __ATOMIC_RELAXED,
+					 __ATOMIC_RELAXED)) {
 		return;
 	}
 	if (!correct_by_hint(device)) {

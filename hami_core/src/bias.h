@@ -1,7 +1,8 @@
 /* Slow correction of measured GPU time where the device is shared with other containers.
  *
- * An event pair around a kernel that was time-sliced with a neighbour's also holds the neighbour's time. What the node
- * or NVML measured for this container over a longer time tells by how much, and every charge is scaled by it.
+ * An event pair around a kernel that was time-sliced with a neighbour's also holds the neighbour's
+ * time. What the node or NVML measured for this container over a longer time tells by how much, and
+ * every charge is scaled by it.
  */
 #ifndef GPUSLICE_BIAS_H
 #define GPUSLICE_BIAS_H

@@ -1,6 +1,8 @@
-/* Sixteen open-addressing tables, each with its own lock; linear probing with backward shift, no tombstones.
+/* Sixteen open-addressing tables, each with its own lock; linear probing with backward shift, no
+ * tombstones.
  *
- * Fork: the child's driver state is not usable, so its tables start empty; the parent's memory is left alone.
+ * Fork: the child's driver state is not usable, so its tables start empty; the parent's memory is
+ * left alone.
  */
 #include "blocks.h"
 
@@ -40,7 +42,8 @@ find(const struct shard *shard, uint64_t hash, uint64_t key, uint8_t space)
 {
 	size_t mask = shard->capacity - 1;
 	size_t at = (size_t)hash & mask;
-	while (shard->slots[at].key != 0 && (shard->slots[at].key != key || shard->slots[at].space != space)) {
+	while (shard->slots[at].key != 0 &&
+	       (shard->slots[at].key != key || shard->slots[at].space != space)) {
 		at = (at + 1) & mask;
 	}
 	return at;
@@ -49,7 +52,8 @@ find(const struct shard *shard, uint64_t hash, uint64_t key, uint8_t space)
 static bool
 grow(struct shard *shard)
 {
-	struct shard bigger = {.capacity = shard->capacity == 0 ? FIRST_CAPACITY : shard->capacity * 2};
+	struct shard bigger = {.capacity =
+				   shard->capacity == 0 ? FIRST_CAPACITY : shard->capacity * 2};
 	bigger.slots = calloc(bigger.capacity, sizeof *bigger.slots);
 	if (bigger.slots == NULL) {
 		return false;
@@ -57,7 +61,8 @@ grow(struct shard *shard)
 	for (size_t i = 0; i < shard->capacity; i++) {
 		const struct block *block = &shard->slots[i];
 		if (block->key != 0) {
-			bigger.slots[find(&bigger, mix(block->key, block->space), block->key, block->space)] = *block;
+			bigger.slots[find(&bigger, mix(block->key, block->space), block->key,
+					  block->space)] = *block;
 		}
 	}
 	free(shard->slots);

@@ -1,4 +1,5 @@
-/* What this process holds: address or handle -> what it was charged. O(1), flat in the number of live blocks. */
+/* What this process holds: address or handle -> what it was charged. O(1), flat in the number of
+ * live blocks. */
 #ifndef GPUSLICE_BLOCKS_H
 #define GPUSLICE_BLOCKS_H
 
@@ -22,12 +23,13 @@ struct block {
 	uint64_t bytes; /* charged */
 	uint64_t owner; /* context that it dies with, or pool of a stream-ordered block */
 	uint8_t space;
-	uint8_t kind;   /* KIND_* */
+	uint8_t kind; /* KIND_* */
 	uint16_t device;
 	uint32_t count; /* references, for handles */
 };
 
-/* Remember a block; replaces an older one under the same key. False when memory for the table ran out. */
+/* Remember a block; replaces an older one under the same key. False when memory for the table ran
+ * out. */
 bool block_put(const struct block *block);
 
 /* Remove and return; false when unknown. */

@@ -1,4 +1,5 @@
-/* Stream capture: launches into a captured stream do not run, so they are neither delayed nor measured. */
+/* Stream capture: launches into a captured stream do not run, so they are neither delayed nor
+ * measured. */
 #include "compute.h"
 #include "driver.h"
 #include "hooks.h"
@@ -30,13 +31,14 @@ cuStreamBeginCapture_v2(cu_stream stream, int mode)
 }
 
 EXPORTED cu_result
-cuStreamBeginCaptureToGraph(cu_stream stream, cu_graph graph, const cu_graph_node *nodes, const void *edges,
-                            size_t count, int mode)
+cuStreamBeginCaptureToGraph(cu_stream stream, cu_graph graph, const cu_graph_node *nodes,
+			    const void *edges, size_t count, int mode)
 {
 	if (driver()->cuStreamBeginCaptureToGraph == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	cu_result result = driver()->cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode);
+	cu_result result =
+	    driver()->cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode);
 	if (result == CU_OK) {
 		compute_capture_began();
 	}
@@ -81,13 +83,14 @@ cuStreamBeginCapture_v2_ptsz(cu_stream stream, int mode)
 }
 
 EXPORTED cu_result
-cuStreamBeginCaptureToGraph_ptsz(cu_stream stream, cu_graph graph, const cu_graph_node *nodes, const void *edges,
-                            size_t count, int mode)
+cuStreamBeginCaptureToGraph_ptsz(cu_stream stream, cu_graph graph, const cu_graph_node *nodes,
+				 const void *edges, size_t count, int mode)
 {
 	if (driver()->cuStreamBeginCaptureToGraph_ptsz == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	cu_result result = driver()->cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode);
+	cu_result result =
+	    driver()->cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode);
 	if (result == CU_OK) {
 		compute_capture_began();
 	}

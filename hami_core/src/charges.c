@@ -21,24 +21,26 @@ current_owner(void)
 }
 
 void
-charge_remember(const struct device *device, enum block_space space, uint64_t key, unsigned kind, uint64_t bytes,
-                uint64_t owner)
+charge_remember(const struct device *device, enum block_space space, uint64_t key, unsigned kind,
+		uint64_t bytes, uint64_t owner)
 {
 	if (device == NULL || device->row == NULL || key == 0) {
 		return;
 	}
 	struct block block = {
-	        .key = key,
-	        .bytes = bytes,
-	        .owner = owner,
-	        .space = (uint8_t)space,
-	        .kind = (uint8_t)kind,
-	        .device = device_number(device),
-	        .count = 1,
+	    .key = key,
+	    .bytes = bytes,
+	    .owner = owner,
+	    .space = (uint8_t)space,
+	    .kind = (uint8_t)kind,
+	    .device = device_number(device),
+	    .count = 1,
 	};
 	if (!block_put(&block)) {
-		log_line(LOG_WARNING, "out of host memory: a block of %llu bytes stays charged until this process ends",
-		         (unsigned long long)bytes);
+		log_line(LOG_WARNING,
+			 "out of host memory: a block of %llu bytes stays charged until this "
+			 "process ends",
+			 (unsigned long long)bytes);
 	}
 }
 
@@ -46,7 +48,8 @@ void
 charge_forget(const struct block *block)
 {
 	struct device *device = device_at(block->device);
-	if (block->space == SPACE_ADDRESS && block->kind != KIND_POOL && block->bytes <= SMALL_LIMIT) {
+	if (block->space == SPACE_ADDRESS && block->kind != KIND_POOL &&
+	    block->bytes <= SMALL_LIMIT) {
 		small_freed(device, block->key, block->bytes);
 	} else if (block->space != SPACE_CHUNK) {
 		quota_refund(device, block->kind, block->bytes);

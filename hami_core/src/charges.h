@@ -29,8 +29,8 @@ uint16_t device_number(const struct device *device);
 uint64_t current_owner(void);
 
 /* Remember a charged block. */
-void charge_remember(const struct device *device, enum block_space space, uint64_t key, unsigned kind, uint64_t bytes,
-                     uint64_t owner);
+void charge_remember(const struct device *device, enum block_space space, uint64_t key,
+		     unsigned kind, uint64_t bytes, uint64_t owner);
 
 /* Give back what a block was charged. */
 void charge_forget(const struct block *block);

@@ -1,12 +1,14 @@
-/* The compute limit: GPU time in a bucket shared by the container's processes, debited by forecast, settled by
- * measurement.
+/* The compute limit: GPU time in a bucket shared by the container's processes, debited by forecast,
+ * settled by measurement.
  *
- * A launch takes its forecast cost from a small process-local allowance (one relaxed atomic); when that is empty the
- * process draws a new one from the shared bucket, waits if the bucket is in debt, and has the next launch measured.
- * Long kernels are measured one by one and charged what they really added to the container's use of the device.
+ * A launch takes its forecast cost from a small process-local allowance (one relaxed atomic); when
+ * that is empty the process draws a new one from the shared bucket, waits if the bucket is in debt,
+ * and has the next launch measured. Long kernels are measured one by one and charged what they
+ * really added to the container's use of the device.
  *
- * Never: a thread of our own, a wait for the device, a wait without end. While work of this process is unfinished a
- * launch is held back for at most MAX_HOLD_NS, because a running kernel may wait for the one that is held.
+ * Never: a thread of our own, a wait for the device, a wait without end. While work of this process
+ * is unfinished a launch is held back for at most MAX_HOLD_NS, because a running kernel may wait
+ * for the one that is held.
  *
  * Fork: the child starts with no allowance, no samples and no forecasts.
  */
@@ -27,12 +29,12 @@
 #include "share.h"
 #include "spans.h"
 
-#define LONG_NS 250000LL        /* kernels from this length on are settled one by one */
-#define DRAW_NS NS_PER_MS       /* allowance drawn at once for short kernels */
+#define LONG_NS 250000LL  /* kernels from this length on are settled one by one */
+#define DRAW_NS NS_PER_MS /* allowance drawn at once for short kernels */
 #define MAX_HOLD_NS (200 * NS_PER_MS)
 #define MIN_PAUSE_NS 50000LL
 #define MAX_PAUSE_NS (5 * NS_PER_MS)
-#define SAMPLE_MASK 63U         /* one short launch in 64 is measured besides the first of each draw */
+#define SAMPLE_MASK 63U /* one short launch in 64 is measured besides the first of each draw */
 #define ACTIVE_NS (50 * NS_PER_MS)
 
 struct device_state {
@@ -42,7 +44,8 @@ struct device_state {
 	int64_t others_seen_ns;
 	bool limited;
 	bool contended;
-	bool sample_next; /* measure the next short launch: it follows one that keeps the stream busy */
+	bool sample_next; /* measure the next short launch: it follows one that keeps the stream
+			     busy */
 } __attribute__((aligned(64)));
 
 uint32_t compute_open_at = UINT32_MAX;
@@ -73,7 +76,8 @@ reconfigure(uint32_t sequence)
 		limits_read(device->limits_row, &limit);
 		bool own = limit.core_q16 > 0 && limit.core_q16 < FULL_CORES_Q16;
 		/* A device of low priority may be held back by hints at any time. */
-		states[i].limited = device->row != NULL && limit.core_policy != POLICY_OFF && (own || limit.priority > 1);
+		states[i].limited = device->row != NULL && limit.core_policy != POLICY_OFF &&
+				    (own || limit.priority > 1);
 		any = any || states[i].limited;
 	}
 	__atomic_store_n(&known_sequence, sequence, __ATOMIC_RELAXED);
@@ -106,12 +110,14 @@ look_for_others(const struct device *device, struct device_state *state, int64_t
 	for (uint32_t i = 0; i < file->header.slots_high && i < MAX_SLOTS && !others; i++) {
 		const struct slot *slot = &file->slots[i];
 		others = slot != own && slot->owner != 0 &&
-		         now_ns - (int64_t)__atomic_load_n(&slot->last_seen_ns, __ATOMIC_RELAXED) < ACTIVE_NS;
+			 now_ns - (int64_t)__atomic_load_n(&slot->last_seen_ns, __ATOMIC_RELAXED) <
+			     ACTIVE_NS;
 	}
 	state->contended = others;
 }
 
-/* GPU time that a long kernel added: its span without what was charged already, less the short kernels of others. */
+/* GPU time that a long kernel added: its span without what was charged already, less the short
+ * kernels of others. */
 static int64_t
 long_charge(const struct device *device, const struct meter_result *result)
 {
@@ -122,12 +128,14 @@ long_charge(const struct device *device, const struct meter_result *result)
 	FAULT_POINT("limiter");
 	int64_t added = spans_insert(row, result->start_ns, result->end_ns);
 	robust_unlock(row->limiter_mutex);
-	int64_t shorts = (int64_t)(__atomic_load_n(&row->short_busy_ns, __ATOMIC_RELAXED) - result->short_before);
+	int64_t shorts = (int64_t)(__atomic_load_n(&row->short_busy_ns, __ATOMIC_RELAXED) -
+				   result->short_before);
 	return added > shorts && shorts > 0 ? added - shorts : added;
 }
 
 static void
-settle(const struct device *device, const struct device_state *state, const struct meter_result *result)
+settle(const struct device *device, const struct device_state *state,
+       const struct meter_result *result)
 {
 	if (result->forecast != NULL && result->duration_ns > 0) {
 		forecast_learn(result->forecast, result->duration_ns, state->contended);
@@ -139,7 +147,8 @@ settle(const struct device *device, const struct device_state *state, const stru
 	int64_t raw = is_long ? long_charge(device, result) : result->duration_ns;
 	int64_t charge = bias_apply(device, raw);
 	bucket_correct(device->row, result->charged_ns - charge);
-	__atomic_fetch_add(&device->row->busy_ns, (uint64_t)(charge - result->charged_ns), __ATOMIC_RELAXED);
+	__atomic_fetch_add(&device->row->busy_ns, (uint64_t)(charge - result->charged_ns),
+			   __ATOMIC_RELAXED);
 	if (!is_long) {
 		__atomic_fetch_add(&device->row->short_busy_ns, (uint64_t)charge, __ATOMIC_RELAXED);
 	}
@@ -157,7 +166,8 @@ collect(int number, const struct device *device)
 	}
 }
 
-/* Too much unfinished work of ours: the limit could not react. Two launches may always be under way. */
+/* Too much unfinished work of ours: the limit could not react. Two launches may always be under
+ * way. */
 static bool
 too_much_in_flight(int number, int64_t burst_ns)
 {
@@ -168,7 +178,8 @@ too_much_in_flight(int number, int64_t burst_ns)
 static void
 note_wait(struct state_device *row, int64_t waited_ns)
 {
-	static const int64_t limits_ns[] = {100000, 1000000, 5000000, 20000000, 100000000, 500000000, 2000000000};
+	static const int64_t limits_ns[] = {100000,    1000000,   5000000,   20000000,
+					    100000000, 500000000, 2000000000};
 	unsigned bin = 0;
 	while (bin < 7 && waited_ns > limits_ns[bin]) {
 		bin++;
@@ -177,11 +188,13 @@ note_wait(struct state_device *row, int64_t waited_ns)
 	__atomic_fetch_add(&row->throttled_ns, (uint64_t)waited_ns, __ATOMIC_RELAXED);
 }
 
-/* A little longer at random: of processes that wait for the same moment not always the same one comes first. */
+/* A little longer at random: of processes that wait for the same moment not always the same one
+ * comes first. */
 static int64_t
 pause_for(int64_t wait_ns)
 {
-	int64_t pause = wait_ns < MIN_PAUSE_NS ? MIN_PAUSE_NS : (wait_ns > MAX_PAUSE_NS ? MAX_PAUSE_NS : wait_ns);
+	int64_t pause = wait_ns < MIN_PAUSE_NS ? MIN_PAUSE_NS
+					       : (wait_ns > MAX_PAUSE_NS ? MAX_PAUSE_NS : wait_ns);
 	return pause + (int64_t)(next_random() % (uint32_t)(pause / 8 + 1));
 }
 
@@ -198,8 +211,9 @@ draw(int number, struct device *device, int64_t amount_ns, const struct forecast
 		look_for_others(device, state, now_ns);
 		uint32_t share = current_share(device, now_ns, &limit);
 		int64_t burst_ns = limit.burst_ns != 0 ? (int64_t)limit.burst_ns : DEFAULT_BURST_NS;
-		int64_t tokens = bucket_refill(device->row, now_ns, share == SHARE_UNLIMITED ? FULL_CORES_Q16 : share,
-		                               burst_ns);
+		int64_t tokens =
+		    bucket_refill(device->row, now_ns,
+				  share == SHARE_UNLIMITED ? FULL_CORES_Q16 : share, burst_ns);
 		bool unknown = forecast->samples == 0 && forecast->pending > 0;
 		bool held = unknown || too_much_in_flight(number, burst_ns);
 		if (!held && (share == SHARE_UNLIMITED || bucket_take(device->row, amount_ns))) {
@@ -225,7 +239,8 @@ account(struct device *device, struct device_state *state, int64_t amount_ns, bo
 {
 	__atomic_fetch_add(&device->row->busy_ns, (uint64_t)amount_ns, __ATOMIC_RELAXED);
 	if (!is_long) {
-		__atomic_fetch_add(&device->row->short_busy_ns, (uint64_t)amount_ns, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&device->row->short_busy_ns, (uint64_t)amount_ns,
+				   __ATOMIC_RELAXED);
 	}
 	uint64_t launches = __atomic_exchange_n(&state->launches, 0, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&device->row->launches, launches, __ATOMIC_RELAXED);
@@ -236,12 +251,14 @@ is_captured(const struct launch *launch)
 {
 	int status = CU_CAPTURE_NONE;
 	cu_result (*query)(cu_stream, int *) =
-	        launch->per_thread ? driver()->cuStreamIsCapturing_ptsz : driver()->cuStreamIsCapturing;
-	return query != NULL && query(launch->stream, &status) == CU_OK && status != CU_CAPTURE_NONE;
+	    launch->per_thread ? driver()->cuStreamIsCapturing_ptsz : driver()->cuStreamIsCapturing;
+	return query != NULL && query(launch->stream, &status) == CU_OK &&
+	       status != CU_CAPTURE_NONE;
 }
 
 static void
-measure(int number, struct device *device, struct launch *launch, struct forecast *forecast, bool settles)
+measure(int number, struct device *device, struct launch *launch, struct forecast *forecast,
+	bool settles)
 {
 	/* Asked here as well: there are more ways to begin a capture than are counted. */
 	if (__atomic_load_n(&captures, __ATOMIC_RELAXED) != 0 || is_captured(launch)) {
@@ -253,9 +270,11 @@ measure(int number, struct device *device, struct launch *launch, struct forecas
 		sample->forecast_key = forecast->key;
 		sample->charged_ns = launch->cost_ns;
 		sample->settles = settles;
-		sample->short_before = __atomic_load_n(&device->row->short_busy_ns, __ATOMIC_RELAXED);
-		sample->work_ns = settles ? launch->cost_ns
-		                          : __atomic_exchange_n(&states[number].drawn_ns, 0, __ATOMIC_RELAXED);
+		sample->short_before =
+		    __atomic_load_n(&device->row->short_busy_ns, __ATOMIC_RELAXED);
+		sample->work_ns =
+		    settles ? launch->cost_ns
+			    : __atomic_exchange_n(&states[number].drawn_ns, 0, __ATOMIC_RELAXED);
 		launch->ticket = sample;
 	}
 }
@@ -276,7 +295,7 @@ begin_short(int number, struct device *device, struct launch *launch, struct for
 	int64_t left = __atomic_sub_fetch(&state->allowance_ns, launch->cost_ns, __ATOMIC_RELAXED);
 	if (LIKELY(left >= 0)) {
 		if (UNLIKELY(__atomic_load_n(&state->sample_next, __ATOMIC_RELAXED) ||
-		             (next_random() & SAMPLE_MASK) == 0)) {
+			     (next_random() & SAMPLE_MASK) == 0)) {
 			__atomic_store_n(&state->sample_next, false, __ATOMIC_RELAXED);
 			measure(number, device, launch, forecast, false);
 		}
@@ -303,7 +322,8 @@ compute_begin(struct launch *launch)
 	}
 	int number = (int)(device - device_at(0));
 	struct device_state *state = &states[number];
-	if (!state->limited || (UNLIKELY(__atomic_load_n(&captures, __ATOMIC_RELAXED) != 0) && is_captured(launch))) {
+	if (!state->limited ||
+	    (UNLIKELY(__atomic_load_n(&captures, __ATOMIC_RELAXED) != 0) && is_captured(launch))) {
 		return;
 	}
 	struct forecast *forecast = forecast_of(launch->function, launch->blocks, launch->threads);
@@ -336,8 +356,8 @@ void
 compute_capture_ended(void)
 {
 	uint32_t count = __atomic_load_n(&captures, __ATOMIC_RELAXED);
-	while (count > 0 && !__atomic_compare_exchange_n(&captures, &count, count - 1, 0, __ATOMIC_RELAXED,
-	                                                 __ATOMIC_RELAXED)) {
+	while (count > 0 && !__atomic_compare_exchange_n(&captures, &count, count - 1, 0,
+							 __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
 	}
 }
 

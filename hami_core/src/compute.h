@@ -8,15 +8,17 @@
 #include "cuda_abi.h"
 #include "hooks.h"
 
-/* Launches go straight to the driver while the limits are those of `compute_open_at` (a sequence number; odd: never). */
+/* Launches go straight to the driver while the limits are those of `compute_open_at` (a sequence
+ * number; odd: never). */
 extern const uint32_t *limits_sequence_word;
 extern uint32_t compute_open_at;
 
 static inline bool
 compute_is_open(void)
 {
-	return LIKELY(__atomic_load_n(__atomic_load_n(&limits_sequence_word, __ATOMIC_RELAXED), __ATOMIC_RELAXED) ==
-	              __atomic_load_n(&compute_open_at, __ATOMIC_RELAXED));
+	return LIKELY(__atomic_load_n(__atomic_load_n(&limits_sequence_word, __ATOMIC_RELAXED),
+				      __ATOMIC_RELAXED) ==
+		      __atomic_load_n(&compute_open_at, __ATOMIC_RELAXED));
 }
 
 /* One launch on its way through the limiter. */

@@ -1,5 +1,6 @@
-/* Asks NVML, which needs no context: for this process's own memory if NVML knows the process by the pid that it has
- * in the container, else for the growth of the whole device's use while the context was made. */
+/* Asks NVML, which needs no context: for this process's own memory if NVML knows the process by the
+ * pid that it has in the container, else for the growth of the whole device's use while the context
+ * was made. */
 #include "context_cost.h"
 
 #include <unistd.h>
@@ -15,7 +16,8 @@ static uint64_t
 device_used(nvml_device handle)
 {
 	struct nvml_memory memory = {0, 0, 0};
-	if (nvml()->nvmlDeviceGetMemoryInfo == NULL || nvml()->nvmlDeviceGetMemoryInfo(handle, &memory) != NVML_OK) {
+	if (nvml()->nvmlDeviceGetMemoryInfo == NULL ||
+	    nvml()->nvmlDeviceGetMemoryInfo(handle, &memory) != NVML_OK) {
 		return 0;
 	}
 	return memory.used;
@@ -41,7 +43,8 @@ own_used(nvml_device handle)
 uint64_t
 context_cost_known(const struct device *device)
 {
-	return device->row == NULL ? 0 : __atomic_load_n(&device->row->context_bytes, __ATOMIC_RELAXED);
+	return device->row == NULL ? 0
+				   : __atomic_load_n(&device->row->context_bytes, __ATOMIC_RELAXED);
 }
 
 uint64_t

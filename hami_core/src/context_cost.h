@@ -1,4 +1,5 @@
-/* What a CUDA context itself takes of the device: measured once per container and device, then charged in advance. */
+/* What a CUDA context itself takes of the device: measured once per container and device, then
+ * charged in advance. */
 #ifndef GPUSLICE_CONTEXT_COST_H
 #define GPUSLICE_CONTEXT_COST_H
 

@@ -1,7 +1,8 @@
-/* Contexts: each takes device memory of its own, and takes with it what was allocated in it when it ends.
+/* Contexts: each takes device memory of its own, and takes with it what was allocated in it when it
+ * ends.
  *
- * Invariant: as for memory, charged before the driver acts once the cost is known; the very first context of a
- * container is measured and then charged, or undone when it does not fit.
+ * Invariant: as for memory, charged before the driver acts once the cost is known; the very first
+ * context of a container is measured and then charged, or undone when it does not fit.
  */
 #include "charges.h"
 #include "compute.h"
@@ -76,7 +77,8 @@ context_ended(uint64_t key, uint64_t context)
 static cu_result
 destroy_real(cu_context context)
 {
-	return driver()->cuCtxDestroy_v2 != NULL ? driver()->cuCtxDestroy_v2(context) : driver()->cuCtxDestroy(context);
+	return driver()->cuCtxDestroy_v2 != NULL ? driver()->cuCtxDestroy_v2(context)
+						 : driver()->cuCtxDestroy(context);
 }
 
 static cu_result
@@ -130,7 +132,8 @@ cuCtxCreate_v3(cu_context *context, void *affinity, int count, unsigned int flag
 	if (!begin_context(device_of(device), &pending)) {
 		return CU_OUT_OF_MEMORY;
 	}
-	return finish_create(driver()->cuCtxCreate_v3(context, affinity, count, flags, device), &pending, context);
+	return finish_create(driver()->cuCtxCreate_v3(context, affinity, count, flags, device),
+			     &pending, context);
 }
 
 EXPORTED cu_result
@@ -143,13 +146,15 @@ cuCtxCreate_v4(cu_context *context, void *params, unsigned int flags, cu_device 
 	if (!begin_context(device_of(device), &pending)) {
 		return CU_OUT_OF_MEMORY;
 	}
-	return finish_create(driver()->cuCtxCreate_v4(context, params, flags, device), &pending, context);
+	return finish_create(driver()->cuCtxCreate_v4(context, params, flags, device), &pending,
+			     context);
 }
 
 EXPORTED cu_result
 cuCtxDestroy_v2(cu_context context)
 {
-	cu_result result = driver()->cuCtxDestroy_v2 == NULL ? CU_NOT_SUPPORTED : driver()->cuCtxDestroy_v2(context);
+	cu_result result = driver()->cuCtxDestroy_v2 == NULL ? CU_NOT_SUPPORTED
+							     : driver()->cuCtxDestroy_v2(context);
 	if (result == CU_OK) {
 		context_ended((uint64_t)(uintptr_t)context, (uint64_t)(uintptr_t)context);
 	}
@@ -159,7 +164,8 @@ cuCtxDestroy_v2(cu_context context)
 EXPORTED cu_result
 cuCtxDestroy(cu_context context)
 {
-	cu_result result = driver()->cuCtxDestroy == NULL ? CU_NOT_SUPPORTED : driver()->cuCtxDestroy(context);
+	cu_result result =
+	    driver()->cuCtxDestroy == NULL ? CU_NOT_SUPPORTED : driver()->cuCtxDestroy(context);
 	if (result == CU_OK) {
 		context_ended((uint64_t)(uintptr_t)context, (uint64_t)(uintptr_t)context);
 	}
@@ -175,14 +181,16 @@ primary_is_active(cu_device device)
 	unsigned int flags;
 	int active = 0;
 	return driver()->cuDevicePrimaryCtxGetState != NULL &&
-	       driver()->cuDevicePrimaryCtxGetState(device, &flags, &active) == CU_OK && active != 0;
+	       driver()->cuDevicePrimaryCtxGetState(device, &flags, &active) == CU_OK &&
+	       active != 0;
 }
 
 static cu_result
 release_real(cu_device device)
 {
-	return driver()->cuDevicePrimaryCtxRelease_v2 != NULL ? driver()->cuDevicePrimaryCtxRelease_v2(device)
-	                                                      : driver()->cuDevicePrimaryCtxRelease(device);
+	return driver()->cuDevicePrimaryCtxRelease_v2 != NULL
+		   ? driver()->cuDevicePrimaryCtxRelease_v2(device)
+		   : driver()->cuDevicePrimaryCtxRelease(device);
 }
 
 EXPORTED cu_result
@@ -209,7 +217,8 @@ cuDevicePrimaryCtxRetain(cu_context *context, cu_device handle)
 		release_real(handle);
 		return CU_OUT_OF_MEMORY;
 	}
-	__atomic_store_n(&primary_context[device_number(device)], (uint64_t)(uintptr_t)*context, __ATOMIC_RELAXED);
+	__atomic_store_n(&primary_context[device_number(device)], (uint64_t)(uintptr_t)*context,
+			 __ATOMIC_RELAXED);
 	return CU_OK;
 }
 
@@ -219,7 +228,8 @@ primary_released(cu_result result, cu_device handle, bool reset)
 	struct device *device = result == CU_OK ? device_of(handle) : NULL;
 	if (device != NULL && (reset || !primary_is_active(handle))) {
 		uint64_t *context = &primary_context[device_number(device)];
-		context_ended(PRIMARY_KEY(device), __atomic_exchange_n(context, 0, __ATOMIC_RELAXED));
+		context_ended(PRIMARY_KEY(device),
+			      __atomic_exchange_n(context, 0, __ATOMIC_RELAXED));
 	}
 	return result;
 }
@@ -228,30 +238,31 @@ EXPORTED cu_result
 cuDevicePrimaryCtxRelease(cu_device device)
 {
 	return driver()->cuDevicePrimaryCtxRelease == NULL
-	               ? CU_NOT_SUPPORTED
-	               : primary_released(driver()->cuDevicePrimaryCtxRelease(device), device, false);
+		   ? CU_NOT_SUPPORTED
+		   : primary_released(driver()->cuDevicePrimaryCtxRelease(device), device, false);
 }
 
 EXPORTED cu_result
 cuDevicePrimaryCtxRelease_v2(cu_device device)
 {
 	return driver()->cuDevicePrimaryCtxRelease_v2 == NULL
-	               ? CU_NOT_SUPPORTED
-	               : primary_released(driver()->cuDevicePrimaryCtxRelease_v2(device), device, false);
+		   ? CU_NOT_SUPPORTED
+		   : primary_released(driver()->cuDevicePrimaryCtxRelease_v2(device), device,
+				      false);
 }
 
 EXPORTED cu_result
 cuDevicePrimaryCtxReset(cu_device device)
 {
 	return driver()->cuDevicePrimaryCtxReset == NULL
-	               ? CU_NOT_SUPPORTED
-	               : primary_released(driver()->cuDevicePrimaryCtxReset(device), device, true);
+		   ? CU_NOT_SUPPORTED
+		   : primary_released(driver()->cuDevicePrimaryCtxReset(device), device, true);
 }
 
 EXPORTED cu_result
 cuDevicePrimaryCtxReset_v2(cu_device device)
 {
 	return driver()->cuDevicePrimaryCtxReset_v2 == NULL
-	               ? CU_NOT_SUPPORTED
-	               : primary_released(driver()->cuDevicePrimaryCtxReset_v2(device), device, true);
+		   ? CU_NOT_SUPPORTED
+		   : primary_released(driver()->cuDevicePrimaryCtxReset_v2(device), device, true);
 }

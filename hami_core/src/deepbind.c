@@ -1,4 +1,5 @@
-/* Decide about RTLD_DEEPBIND from the dynamic section of the file. Reads the file; maps nothing executable. */
+/* Decide about RTLD_DEEPBIND from the dynamic section of the file. Reads the file; maps nothing
+ * executable. */
 #include "deepbind.h"
 
 #include <elf.h>
@@ -15,8 +16,9 @@
 static bool
 is_runtime_library(const char *name)
 {
-	static const char *const known[] = {"libc.so",   "libm.so",  "libdl.so",     "libpthread.so", "librt.so",
-	                                    "ld-linux", "libgcc_s", "libstdc++.so", "libutil.so"};
+	static const char *const known[] = {"libc.so",       "libm.so",      "libdl.so",
+					    "libpthread.so", "librt.so",     "ld-linux",
+					    "libgcc_s",      "libstdc++.so", "libutil.so"};
 	for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
 		if (strncmp(name, known[i], strlen(known[i])) == 0) {
 			return true;
@@ -28,7 +30,8 @@ is_runtime_library(const char *name)
 static bool
 is_driver_import(const char *name)
 {
-	return strcmp(name, "dlsym") == 0 || strcmp(name, "dlvsym") == 0 || strcmp(name, "dlopen") == 0 ||
+	return strcmp(name, "dlsym") == 0 || strcmp(name, "dlvsym") == 0 ||
+	       strcmp(name, "dlopen") == 0 ||
 	       (name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z') ||
 	       strncmp(name, "nvml", 4) == 0;
 }
@@ -41,7 +44,8 @@ deepbind_would_bypass(const char *path)
 		return true;
 	}
 	off_t size = lseek(fd, 0, SEEK_END);
-	void *image = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+	void *image =
+	    size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
 	close(fd);
 	if (image == MAP_FAILED) {
 		return true;

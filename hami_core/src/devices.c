@@ -49,7 +49,8 @@ uuid_parse(const char *text, uint8_t uuid[16])
 		if (value < 0 || digits >= 32) {
 			return false;
 		}
-		uuid[digits / 2] = (uint8_t)(digits % 2 == 0 ? value << 4 : uuid[digits / 2] | value);
+		uuid[digits / 2] =
+		    (uint8_t)(digits % 2 == 0 ? value << 4 : uuid[digits / 2] | value);
 		digits++;
 	}
 	return digits == 32;
@@ -73,8 +74,10 @@ static void
 register_fork_handler(void)
 {
 	extern void *__dso_handle __attribute__((visibility("hidden"), weak));
-	int (*glibc)(void (*)(void), void (*)(void), void (*)(void), void *) = elf_libc_symbol("__register_atfork");
-	int (*musl)(void (*)(void), void (*)(void), void (*)(void)) = elf_libc_symbol("pthread_atfork");
+	int (*glibc)(void (*)(void), void (*)(void), void (*)(void), void *) =
+	    elf_libc_symbol("__register_atfork");
+	int (*musl)(void (*)(void), void (*)(void), void (*)(void)) =
+	    elf_libc_symbol("pthread_atfork");
 	if (glibc != NULL) {
 		glibc(NULL, NULL, postfork_child, __dso_handle);
 	} else if (musl != NULL) {
@@ -82,12 +85,14 @@ register_fork_handler(void)
 	}
 }
 
-/* The mounted directory wins over the variable that tests use, so that a pod cannot point elsewhere. */
+/* The mounted directory wins over the variable that tests use, so that a pod cannot point
+ * elsewhere. */
 static const char *
 files_directory(void)
 {
 	const char *directory = getenv("GPUSLICE_DIR");
-	return directory == NULL || access(DEFAULT_DIRECTORY, F_OK) == 0 ? DEFAULT_DIRECTORY : directory;
+	return directory == NULL || access(DEFAULT_DIRECTORY, F_OK) == 0 ? DEFAULT_DIRECTORY
+									 : directory;
 }
 
 static void
@@ -122,7 +127,8 @@ devices_open_files(void)
 	lock_release(&load_lock);
 }
 
-/* Index of a device as the container counts them: NVML's, which CUDA_VISIBLE_DEVICES does not change. */
+/* Index of a device as the container counts them: NVML's, which CUDA_VISIBLE_DEVICES does not
+ * change. */
 static int
 container_index(const uint8_t uuid[16], int fallback)
 {
@@ -130,15 +136,17 @@ container_index(const uint8_t uuid[16], int fallback)
 	nvml_device device;
 	unsigned int index;
 	const uint8_t *u = uuid;
-	snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
-	         u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+	snprintf(text, sizeof text,
+		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
+		 u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
+		 u[14], u[15]);
 	const struct nvml_table *real = nvml();
-	if (real->nvmlInit_v2 == NULL || real->nvmlDeviceGetHandleByUUID == NULL || real->nvmlDeviceGetIndex == NULL ||
-	    real->nvmlInit_v2() != NVML_OK) {
+	if (real->nvmlInit_v2 == NULL || real->nvmlDeviceGetHandleByUUID == NULL ||
+	    real->nvmlDeviceGetIndex == NULL || real->nvmlInit_v2() != NVML_OK) {
 		return fallback;
 	}
 	bool found = real->nvmlDeviceGetHandleByUUID(text, &device) == NVML_OK &&
-	             real->nvmlDeviceGetIndex(device, &index) == NVML_OK;
+		     real->nvmlDeviceGetIndex(device, &index) == NVML_OK;
 	real->nvmlShutdown();
 	return found ? (int)index : fallback;
 }
@@ -152,11 +160,16 @@ match_device(struct device *device, int index)
 	if (source == LIMITS_ENVIRONMENT && limits_environment_by_index()) {
 		device->limits_row = container_index(device->uuid, index);
 	}
-	device->row = source == LIMITS_FILE || source == LIMITS_ENVIRONMENT ? state_device(device->uuid) : NULL;
+	device->row = source == LIMITS_FILE || source == LIMITS_ENVIRONMENT
+			  ? state_device(device->uuid)
+			  : NULL;
 	device->row_index = device->row == NULL ? 0 : state_device_index(device->row);
 	if (source == LIMITS_FILE && device->limits_row < 0) {
-		log_line(LOG_ERROR, "device %d is not among the devices of this container's limits: every allocation on "
-		                    "it is denied", index);
+		log_line(LOG_ERROR,
+			 "device %d is not among the devices of this container's limits: every "
+			 "allocation on "
+			 "it is denied",
+			 index);
 	}
 }
 
@@ -168,8 +181,10 @@ load_device(struct device *device, int index)
 	if (real->cuDeviceGet(&device->handle, index) != CU_OK) {
 		return false;
 	}
-	bool found = (real->cuDeviceGetUuid_v2 != NULL && real->cuDeviceGetUuid_v2(&uuid, device->handle) == CU_OK) ||
-	             (real->cuDeviceGetUuid != NULL && real->cuDeviceGetUuid(&uuid, device->handle) == CU_OK);
+	bool found = (real->cuDeviceGetUuid_v2 != NULL &&
+		      real->cuDeviceGetUuid_v2(&uuid, device->handle) == CU_OK) ||
+		     (real->cuDeviceGetUuid != NULL &&
+		      real->cuDeviceGetUuid(&uuid, device->handle) == CU_OK);
 	if (!found) {
 		return false;
 	}
@@ -183,14 +198,16 @@ load_table(void)
 {
 	int count = 0;
 	const struct driver_table *real = driver();
-	if (real->cuDeviceGetCount == NULL || real->cuDeviceGet == NULL || real->cuDeviceGetCount(&count) != CU_OK) {
+	if (real->cuDeviceGetCount == NULL || real->cuDeviceGet == NULL ||
+	    real->cuDeviceGetCount(&count) != CU_OK) {
 		return;
 	}
 	devices_open_files();
 	lock_acquire(&load_lock);
 	if (!table_ready) {
 		int loaded = 0;
-		while (loaded < count && loaded < MAX_DEVICES && load_device(&table[loaded], loaded)) {
+		while (loaded < count && loaded < MAX_DEVICES &&
+		       load_device(&table[loaded], loaded)) {
 			loaded++;
 		}
 		table_count = loaded;
@@ -246,7 +263,8 @@ device_current(void)
 		return &table[0];
 	}
 	cu_device handle;
-	if (count == 0 || driver()->cuCtxGetDevice == NULL || driver()->cuCtxGetDevice(&handle) != CU_OK) {
+	if (count == 0 || driver()->cuCtxGetDevice == NULL ||
+	    driver()->cuCtxGetDevice(&handle) != CU_OK) {
 		return NULL;
 	}
 	return device_of(handle);

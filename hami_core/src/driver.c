@@ -55,8 +55,8 @@ const struct driver_table *
 driver(void)
 {
 	if (UNLIKELY(!__atomic_load_n(&cuda_ready, __ATOMIC_ACQUIRE))) {
-		load_once(&cuda_ready, real_library_path(), driver_names,
-		          driver_name_count, (void **)&driver_loaded);
+		load_once(&cuda_ready, real_library_path(), driver_names, driver_name_count,
+			  (void **)&driver_loaded);
 	}
 	return &driver_loaded;
 }
@@ -65,8 +65,8 @@ const struct nvml_table *
 nvml(void)
 {
 	if (UNLIKELY(!__atomic_load_n(&nvml_ready, __ATOMIC_ACQUIRE))) {
-		load_once(&nvml_ready, nvml_path(), nvml_names,
-		          nvml_name_count, (void **)&nvml_loaded);
+		load_once(&nvml_ready, nvml_path(), nvml_names, nvml_name_count,
+			  (void **)&nvml_loaded);
 	}
 	return &nvml_loaded;
 }

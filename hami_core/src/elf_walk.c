@@ -1,4 +1,5 @@
-/* Symbol lookup over dl_iterate_phdr. Threads: any; the loader holds its own lock during the walk. */
+/* Symbol lookup over dl_iterate_phdr. Threads: any; the loader holds its own lock during the walk.
+ */
 #include "elf_walk.h"
 
 #include <elf.h>
@@ -114,7 +115,8 @@ object_range(const struct dl_phdr_info *info)
 		if (segment->p_type == PT_LOAD) {
 			uintptr_t low = info->dlpi_addr + segment->p_vaddr;
 			range.low = low < range.low ? low : range.low;
-			range.high = low + segment->p_memsz > range.high ? low + segment->p_memsz : range.high;
+			range.high = low + segment->p_memsz > range.high ? low + segment->p_memsz
+									 : range.high;
 		}
 	}
 	return range;
@@ -143,9 +145,9 @@ static bool
 is_libc(const char *path)
 {
 	const char *name = base_name(path);
-	return strncmp(name, "libc.so", 7) == 0 || strncmp(name, "libc-2", 6) == 0 || strncmp(name, "libdl", 5) == 0 ||
-	       strncmp(name, "libpthread", 10) == 0 || strncmp(name, "ld-musl", 7) == 0 ||
-	       strncmp(name, "libc.musl", 9) == 0;
+	return strncmp(name, "libc.so", 7) == 0 || strncmp(name, "libc-2", 6) == 0 ||
+	       strncmp(name, "libdl", 5) == 0 || strncmp(name, "libpthread", 10) == 0 ||
+	       strncmp(name, "ld-musl", 7) == 0 || strncmp(name, "libc.musl", 9) == 0;
 }
 
 struct search {
@@ -161,7 +163,8 @@ search_object(struct dl_phdr_info *info, size_t size, void *data)
 	struct search *search = data;
 	struct object object;
 	if ((search->libc_only && !is_libc(info->dlpi_name)) ||
-	    range_holds(object_range(info), (const void *)(uintptr_t)search_object) || !object_open(info, &object)) {
+	    range_holds(object_range(info), (const void *)(uintptr_t)search_object) ||
+	    !object_open(info, &object)) {
 		return 0;
 	}
 	search->found = find_in(&object, search->name);
@@ -201,7 +204,8 @@ owner_object(struct dl_phdr_info *info, size_t size, void *data)
 		return 0;
 	}
 	owner->range = range;
-	owner->matches = strncmp(base_name(info->dlpi_name), owner->prefix, strlen(owner->prefix)) == 0;
+	owner->matches =
+	    strncmp(base_name(info->dlpi_name), owner->prefix, strlen(owner->prefix)) == 0;
 	return 1;
 }
 

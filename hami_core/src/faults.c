@@ -12,7 +12,8 @@ fault_point(const char *name)
 	static int passed;
 	const char *wanted = getenv("GPUSLICE_FAULT");
 	size_t length = strlen(name);
-	if (wanted == NULL || strncmp(wanted, name, length) != 0 || (wanted[length] != '\0' && wanted[length] != ':')) {
+	if (wanted == NULL || strncmp(wanted, name, length) != 0 ||
+	    (wanted[length] != '\0' && wanted[length] != ':')) {
 		return;
 	}
 	int turn = wanted[length] == ':' ? atoi(wanted + length + 1) : 1;

@@ -1,5 +1,5 @@
-/* Named points at which a test build (-DGPUSLICE_FAULTS) kills its own process: GPUSLICE_FAULT="name" or "name:N"
- * (the Nth time, from 1). In the product they are nothing. */
+/* Named points at which a test build (-DGPUSLICE_FAULTS) kills its own process:
+ * GPUSLICE_FAULT="name" or "name:N" (the Nth time, from 1). In the product they are nothing. */
 #ifndef GPUSLICE_FAULTS_H
 #define GPUSLICE_FAULTS_H
 

@@ -1,5 +1,6 @@
-/* Graphs with memory nodes: each device has one graph pool per process. Instantiation is admitted for the sum of the
- * graph's allocation nodes; the charge follows what the pool has reserved, which grows at upload or first launch.
+/* Graphs with memory nodes: each device has one graph pool per process. Instantiation is admitted
+ * for the sum of the graph's allocation nodes; the charge follows what the pool has reserved, which
+ * grows at upload or first launch.
  */
 #include <stdlib.h>
 
@@ -18,8 +19,10 @@ static void
 settle_graph_pool(struct device *device)
 {
 	uint64_t reserved = 0;
-	if (device == NULL || device->row == NULL || driver()->cuDeviceGetGraphMemAttribute == NULL ||
-	    driver()->cuDeviceGetGraphMemAttribute(device->handle, CU_GRAPH_MEM_RESERVED_CURRENT, &reserved) != CU_OK) {
+	if (device == NULL || device->row == NULL ||
+	    driver()->cuDeviceGetGraphMemAttribute == NULL ||
+	    driver()->cuDeviceGetGraphMemAttribute(device->handle, CU_GRAPH_MEM_RESERVED_CURRENT,
+						   &reserved) != CU_OK) {
 		return;
 	}
 	lock_acquire(&graph_lock);
@@ -52,8 +55,9 @@ graph_bytes(cu_graph graph)
 	size_t count = 0;
 	const struct driver_table *real = driver();
 	if (real->cuGraphGetNodes == NULL || real->cuGraphNodeGetType == NULL ||
-	    real->cuGraphMemAllocNodeGetParams == NULL || real->cuGraphGetNodes(graph, NULL, &count) != CU_OK ||
-	    count == 0 || count > MAX_NODES) {
+	    real->cuGraphMemAllocNodeGetParams == NULL ||
+	    real->cuGraphGetNodes(graph, NULL, &count) != CU_OK || count == 0 ||
+	    count > MAX_NODES) {
 		return 0;
 	}
 	cu_graph_node *nodes = calloc(count, sizeof *nodes);
@@ -81,44 +85,50 @@ admit(cu_graph graph, struct admission *admission)
 		return true;
 	}
 	admission->bytes = graph_bytes(graph);
-	return admission->bytes == 0 || quota_charge(admission->device, KIND_GRAPH, admission->bytes);
+	return admission->bytes == 0 ||
+	       quota_charge(admission->device, KIND_GRAPH, admission->bytes);
 }
 
-/* The executable graph keeps its admission until the pool itself shows the memory, or it is destroyed. */
+/* The executable graph keeps its admission until the pool itself shows the memory, or it is
+ * destroyed. */
 static cu_result
 admitted(cu_result result, struct admission *admission, const cu_graph_exec *exec)
 {
 	if (admission->bytes > 0 && result != CU_OK) {
 		quota_refund(admission->device, KIND_GRAPH, admission->bytes);
 	} else if (admission->bytes > 0) {
-		charge_remember(admission->device, SPACE_GRAPH, (uint64_t)(uintptr_t)*exec, KIND_GRAPH,
-		                admission->bytes, 0);
+		charge_remember(admission->device, SPACE_GRAPH, (uint64_t)(uintptr_t)*exec,
+				KIND_GRAPH, admission->bytes, 0);
 	}
 	return result;
 }
 
 EXPORTED cu_result
-cuGraphInstantiate(cu_graph_exec *exec, cu_graph graph, cu_graph_node *error_node, char *log, size_t size)
+cuGraphInstantiate(cu_graph_exec *exec, cu_graph graph, cu_graph_node *error_node, char *log,
+		   size_t size)
 {
 	struct admission admission;
 	if (driver()->cuGraphInstantiate == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
 	return !admit(graph, &admission)
-	               ? CU_OUT_OF_MEMORY
-	               : admitted(driver()->cuGraphInstantiate(exec, graph, error_node, log, size), &admission, exec);
+		   ? CU_OUT_OF_MEMORY
+		   : admitted(driver()->cuGraphInstantiate(exec, graph, error_node, log, size),
+			      &admission, exec);
 }
 
 EXPORTED cu_result
-cuGraphInstantiate_v2(cu_graph_exec *exec, cu_graph graph, cu_graph_node *error_node, char *log, size_t size)
+cuGraphInstantiate_v2(cu_graph_exec *exec, cu_graph graph, cu_graph_node *error_node, char *log,
+		      size_t size)
 {
 	struct admission admission;
 	if (driver()->cuGraphInstantiate_v2 == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
 	return !admit(graph, &admission)
-	               ? CU_OUT_OF_MEMORY
-	               : admitted(driver()->cuGraphInstantiate_v2(exec, graph, error_node, log, size), &admission, exec);
+		   ? CU_OUT_OF_MEMORY
+		   : admitted(driver()->cuGraphInstantiate_v2(exec, graph, error_node, log, size),
+			      &admission, exec);
 }
 
 EXPORTED cu_result
@@ -129,8 +139,9 @@ cuGraphInstantiateWithFlags(cu_graph_exec *exec, cu_graph graph, unsigned long l
 		return CU_NOT_SUPPORTED;
 	}
 	return !admit(graph, &admission)
-	               ? CU_OUT_OF_MEMORY
-	               : admitted(driver()->cuGraphInstantiateWithFlags(exec, graph, flags), &admission, exec);
+		   ? CU_OUT_OF_MEMORY
+		   : admitted(driver()->cuGraphInstantiateWithFlags(exec, graph, flags), &admission,
+			      exec);
 }
 
 EXPORTED cu_result
@@ -141,8 +152,9 @@ cuGraphInstantiateWithParams(cu_graph_exec *exec, cu_graph graph, void *params)
 		return CU_NOT_SUPPORTED;
 	}
 	return !admit(graph, &admission)
-	               ? CU_OUT_OF_MEMORY
-	               : admitted(driver()->cuGraphInstantiateWithParams(exec, graph, params), &admission, exec);
+		   ? CU_OUT_OF_MEMORY
+		   : admitted(driver()->cuGraphInstantiateWithParams(exec, graph, params),
+			      &admission, exec);
 }
 
 EXPORTED cu_result
@@ -153,11 +165,13 @@ cuGraphInstantiateWithParams_ptsz(cu_graph_exec *exec, cu_graph graph, void *par
 		return CU_NOT_SUPPORTED;
 	}
 	return !admit(graph, &admission)
-	               ? CU_OUT_OF_MEMORY
-	               : admitted(driver()->cuGraphInstantiateWithParams_ptsz(exec, graph, params), &admission, exec);
+		   ? CU_OUT_OF_MEMORY
+		   : admitted(driver()->cuGraphInstantiateWithParams_ptsz(exec, graph, params),
+			      &admission, exec);
 }
 
-/* Memory that the graph needed is in the pool now: replace the admission by the pool's own figure. */
+/* Memory that the graph needed is in the pool now: replace the admission by the pool's own figure.
+ */
 void
 graph_started(cu_graph_exec exec)
 {
@@ -171,7 +185,8 @@ graph_started(cu_graph_exec exec)
 EXPORTED cu_result
 cuGraphUpload(cu_graph_exec exec, cu_stream stream)
 {
-	cu_result result = driver()->cuGraphUpload == NULL ? CU_NOT_SUPPORTED : driver()->cuGraphUpload(exec, stream);
+	cu_result result = driver()->cuGraphUpload == NULL ? CU_NOT_SUPPORTED
+							   : driver()->cuGraphUpload(exec, stream);
 	if (result == CU_OK) {
 		graph_started(exec);
 	}
@@ -181,8 +196,9 @@ cuGraphUpload(cu_graph_exec exec, cu_stream stream)
 EXPORTED cu_result
 cuGraphUpload_ptsz(cu_graph_exec exec, cu_stream stream)
 {
-	cu_result result =
-	        driver()->cuGraphUpload_ptsz == NULL ? CU_NOT_SUPPORTED : driver()->cuGraphUpload_ptsz(exec, stream);
+	cu_result result = driver()->cuGraphUpload_ptsz == NULL
+			       ? CU_NOT_SUPPORTED
+			       : driver()->cuGraphUpload_ptsz(exec, stream);
 	if (result == CU_OK) {
 		graph_started(exec);
 	}
@@ -209,8 +225,9 @@ cuGraphExecDestroy(cu_graph_exec exec)
 EXPORTED cu_result
 cuDeviceGraphMemTrim(cu_device device)
 {
-	cu_result result = driver()->cuDeviceGraphMemTrim == NULL ? CU_NOT_SUPPORTED
-	                                                          : driver()->cuDeviceGraphMemTrim(device);
+	cu_result result = driver()->cuDeviceGraphMemTrim == NULL
+			       ? CU_NOT_SUPPORTED
+			       : driver()->cuDeviceGraphMemTrim(device);
 	if (result == CU_OK) {
 		settle_graph_pool(device_of(device));
 	}

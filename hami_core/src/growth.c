@@ -1,5 +1,6 @@
-/* Compares the device's free memory before and after. A neighbour's allocation in between would be taken for ours, so
- * the figure is bounded; one of our own container shows in the row, and then nothing is charged here. */
+/* Compares the device's free memory before and after. A neighbour's allocation in between would be
+ * taken for ours, so the figure is bounded; one of our own container shows in the row, and then
+ * nothing is charged here. */
 #include "growth.h"
 
 #include "driver.h"
@@ -11,7 +12,8 @@ static bool
 physical_free(size_t *bytes)
 {
 	size_t total;
-	return driver()->cuMemGetInfo_v2 != NULL && driver()->cuMemGetInfo_v2(bytes, &total) == CU_OK;
+	return driver()->cuMemGetInfo_v2 != NULL &&
+	       driver()->cuMemGetInfo_v2(bytes, &total) == CU_OK;
 }
 
 bool

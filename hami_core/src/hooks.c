@@ -1,4 +1,5 @@
-/* Lookups in the generated hook table. No allocation, no locks: usable from any thread at any time. */
+/* Lookups in the generated hook table. No allocation, no locks: usable from any thread at any time.
+ */
 #include "hooks.h"
 
 #include <string.h>
@@ -43,7 +44,8 @@ newest_route(const char *name, int version, uint64_t flags)
 	for (unsigned i = 0; i < hook_route_count; i++) {
 		const struct hook_route *route = &hook_routes[i];
 		if (route->version <= version && mode_matches(route->mode, flags) &&
-		    (best == NULL || route->version > best->version) && strcmp(route->name, name) == 0) {
+		    (best == NULL || route->version > best->version) &&
+		    strcmp(route->name, name) == 0) {
 			best = route;
 		}
 	}

@@ -40,8 +40,9 @@ extern const unsigned nvml_name_count;
 /* The hook of an ELF symbol name, or NULL. */
 const struct hook *hook_find(const char *symbol);
 
-/* The hook for what cuGetProcAddress(name, version, flags) answers when the driver answered `real`, or NULL when
- * the caller must get `real` itself. The newest route that is not newer than `version` wins, as in the driver. */
+/* The hook for what cuGetProcAddress(name, version, flags) answers when the driver answered `real`,
+ * or NULL when the caller must get `real` itself. The newest route that is not newer than `version`
+ * wins, as in the driver. */
 const struct hook *hook_route(const char *name, int version, uint64_t flags, void *real);
 
 #endif

@@ -24,7 +24,8 @@ static const struct limits_file *mapped;
 static enum limits_source source;
 static bool opened;
 
-/* The last good copy, and the sequence it was read at. A seqlock of its own: odd while one thread copies. */
+/* The last good copy, and the sequence it was read at. A seqlock of its own: odd while one thread
+ * copies. */
 static struct limits_record good[MAX_DEVICES];
 static uint32_t good_count;
 static uint32_t good_sequence;
@@ -39,12 +40,15 @@ limits_source(void)
 uint32_t
 limits_sequence(void)
 {
-	return __atomic_load_n(__atomic_load_n(&limits_sequence_word, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+	return __atomic_load_n(__atomic_load_n(&limits_sequence_word, __ATOMIC_RELAXED),
+			       __ATOMIC_RELAXED);
 }
 
-/* Copy header and records consistently; false while they are being rewritten or when they are garbled. */
+/* Copy header and records consistently; false while they are being rewritten or when they are
+ * garbled. */
 static bool
-copy_consistent(const struct limits_file *file, struct limits_header *header, struct limits_record *records)
+copy_consistent(const struct limits_file *file, struct limits_header *header,
+		struct limits_record *records)
 {
 	uint32_t before = __atomic_load_n(&file->header.sequence, __ATOMIC_ACQUIRE);
 	memcpy(header, &file->header, sizeof *header);
@@ -53,19 +57,6 @@ copy_consistent(const struct limits_file *file, struct limits_header *header, st
 	uint32_t after = __atomic_load_n(&file->header.sequence, __ATOMIC_RELAXED);
 	header->sequence = before;
 	return before == after && (before & 1) == 0 && limits_valid(header, records);
-}
-
-bool
-limits_valid(const struct limits_header *header, const struct limits_record *records)
-{
-	if (header->magic != LIMITS_MAGIC || header->version != LIMITS_VERSION ||
-	    header->size_bytes != sizeof(struct limits_file) || header->device_count > MAX_DEVICES) {
-		return false;
-	}
-	size_t skipped = offsetof(struct limits_header, device_count);
-	uint32_t sum = checksum_update(0, (const uint8_t *)header + skipped, sizeof *header - skipped);
-	sum = checksum_update(sum, records, sizeof(struct limits_record) * MAX_DEVICES);
-	return sum == header->checksum;
 }
 
 static bool
@@ -87,18 +78,22 @@ open_file(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0) {
-		log_line(LOG_ERROR, "%s: cannot be read (%s): every allocation is denied; ask the node's device plugin",
-		         path, strerror(errno));
+		log_line(LOG_ERROR,
+			 "%s: cannot be read (%s): every allocation is denied; ask the node's "
+			 "device plugin",
+			 path, strerror(errno));
 		return LIMITS_CLOSED;
 	}
 	bool whole = lseek(fd, 0, SEEK_END) >= (off_t)sizeof(struct limits_file);
-	void *map = whole ? mmap(NULL, sizeof(struct limits_file), PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+	void *map = whole ? mmap(NULL, sizeof(struct limits_file), PROT_READ, MAP_SHARED, fd, 0)
+			  : MAP_FAILED;
 	close(fd);
 	if (map != MAP_FAILED) {
 		mapped = map;
 		for (int i = 0; i < READ_ATTEMPTS; i++) {
 			if (refresh()) {
-				__atomic_store_n(&limits_sequence_word, &mapped->header.sequence, __ATOMIC_RELEASE);
+				__atomic_store_n(&limits_sequence_word, &mapped->header.sequence,
+						 __ATOMIC_RELEASE);
 				return LIMITS_FILE;
 			}
 			usleep(100);
@@ -106,9 +101,10 @@ open_file(const char *path)
 		munmap(map, sizeof(struct limits_file));
 		mapped = NULL;
 	}
-	log_line(LOG_ERROR, "%s: not a limits file of version %d or garbled: every allocation is denied; "
-	                    "restart the pod so that the device plugin writes it again",
-	         path, LIMITS_VERSION);
+	log_line(LOG_ERROR,
+		 "%s: not a limits file of version %d or garbled: every allocation is denied; "
+		 "restart the pod so that the device plugin writes it again",
+		 path, LIMITS_VERSION);
 	return LIMITS_CLOSED;
 }
 
@@ -147,7 +143,8 @@ refresh_when_changed(void)
 		return;
 	}
 	uint32_t turn = __atomic_load_n(&copy_turn, __ATOMIC_RELAXED);
-	if ((turn & 1) == 0 && __atomic_compare_exchange_n(&copy_turn, &turn, turn + 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+	if ((turn & 1) == 0 && __atomic_compare_exchange_n(&copy_turn, &turn, turn + 1, 0,
+							   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
 		refresh();
 		__atomic_store_n(&copy_turn, turn + 2, __ATOMIC_RELEASE);
 	}
@@ -220,5 +217,6 @@ limits_hint(int row, struct limits_hint *out)
 	uint32_t before = __atomic_load_n(&hint->sequence, __ATOMIC_ACQUIRE);
 	memcpy(out, hint, sizeof *out);
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	return (before & 1) == 0 && before != 0 && before == __atomic_load_n(&hint->sequence, __ATOMIC_RELAXED);
+	return (before & 1) == 0 && before != 0 &&
+	       before == __atomic_load_n(&hint->sequence, __ATOMIC_RELAXED);
 }

@@ -1,8 +1,9 @@
 /* What this container may use of each device.
  *
- * Source, first that exists: the read-only file <directory>/limits written by the node daemon; the environment
- * variables of HAMi-core; nothing (then nothing is limited). Once a source exists, anything unreadable in it closes
- * the quota: every allocation is denied, and one line on stderr says why.
+ * Source, first that exists: the read-only file <directory>/limits written by the node daemon; the
+ * environment variables of HAMi-core; nothing (then nothing is limited). Once a source exists,
+ * anything unreadable in it closes the quota: every allocation is denied, and one line on stderr
+ * says why.
  */
 #ifndef GPUSLICE_LIMITS_H
 #define GPUSLICE_LIMITS_H
@@ -23,7 +24,8 @@ struct limit {
 	uint64_t burst_ns;
 };
 
-/* Decide on the source. Idempotent; `directory` holds the files, `environment` reads a variable (getenv). */
+/* Decide on the source. Idempotent; `directory` holds the files, `environment` reads a variable
+ * (getenv). */
 enum limits_source limits_open(const char *directory, char *(*environment)(const char *));
 enum limits_source limits_source(void);
 
@@ -38,7 +40,8 @@ void limits_read(int row, struct limit *out);
 uint64_t limits_memory(int row);
 uint64_t limits_spill(int row);
 
-/* Do the environment variables give different devices different limits? Then the caller must find their indices. */
+/* Do the environment variables give different devices different limits? Then the caller must find
+ * their indices. */
 bool limits_environment_by_index(void);
 
 /* Changes with every rewrite of the limits; one load. */

@@ -22,8 +22,10 @@ read_memory(char *(*environment)(const char *), const char *name, uint64_t *byte
 	if (quantity_bytes(text, bytes)) {
 		return true;
 	}
-	log_line(LOG_ERROR, "%s=\"%.64s\" is not an amount of memory such as 3000m, 4G or 4Gi: every allocation is denied",
-	         name, text);
+	log_line(LOG_ERROR,
+		 "%s=\"%.64s\" is not an amount of memory such as 3000m, 4G or 4Gi: every "
+		 "allocation is denied",
+		 name, text);
 	return false;
 }
 
@@ -40,7 +42,8 @@ read_cores(char *(*environment)(const char *), const char *name, uint32_t *core_
 		*core_q16 = percent * FULL_CORES_Q16 / 100;
 		return true;
 	}
-	log_line(LOG_ERROR, "%s=\"%.64s\" is not a percentage 0..100: every allocation is denied", name, text);
+	log_line(LOG_ERROR, "%s=\"%.64s\" is not a percentage 0..100: every allocation is denied",
+		 name, text);
 	return false;
 }
 
@@ -69,9 +72,13 @@ read_policy(char *(*environment)(const char *), struct limit *limit)
 	const char *policy = environment("GPU_CORE_UTILIZATION_POLICY");
 	if (policy != NULL && strcasecmp(policy, "disable") == 0) {
 		limit->core_policy = POLICY_OFF;
-	} else if (policy != NULL && strcasecmp(policy, "force") != 0 && strcasecmp(policy, "default") != 0) {
-		log_line(LOG_ERROR, "GPU_CORE_UTILIZATION_POLICY=\"%.64s\" is none of default, force, disable: "
-		                    "every allocation is denied", policy);
+	} else if (policy != NULL && strcasecmp(policy, "force") != 0 &&
+		   strcasecmp(policy, "default") != 0) {
+		log_line(
+		    LOG_ERROR,
+		    "GPU_CORE_UTILIZATION_POLICY=\"%.64s\" is none of default, force, disable: "
+		    "every allocation is denied",
+		    policy);
 		return false;
 	}
 	const char *priority = environment("CUDA_TASK_PRIORITY");
@@ -85,16 +92,19 @@ limits_environment_open(char *(*environment)(const char *))
 	bool any = false;
 	general = (struct limit){.memory_bytes = NO_MEMORY_LIMIT};
 	differs = false;
-	bool good = read_memory(environment, "CUDA_DEVICE_MEMORY_LIMIT", &general.memory_bytes, &any) &&
-	            read_cores(environment, "CUDA_DEVICE_SM_LIMIT", &general.core_q16, &any) &&
-	            read_policy(environment, &general) && read_indexed(environment, &any);
+	bool good =
+	    read_memory(environment, "CUDA_DEVICE_MEMORY_LIMIT", &general.memory_bytes, &any) &&
+	    read_cores(environment, "CUDA_DEVICE_SM_LIMIT", &general.core_q16, &any) &&
+	    read_policy(environment, &general) && read_indexed(environment, &any);
 	if (!good) {
 		return LIMITS_CLOSED;
 	}
 	const char *oversubscribe = environment("CUDA_OVERSUBSCRIBE");
 	bool on = false;
 	if (oversubscribe != NULL && !quantity_switch(oversubscribe, &on)) {
-		log_line(LOG_ERROR, "CUDA_OVERSUBSCRIBE=\"%.64s\" is neither true nor false: taken as false", oversubscribe);
+		log_line(LOG_ERROR,
+			 "CUDA_OVERSUBSCRIBE=\"%.64s\" is neither true nor false: taken as false",
+			 oversubscribe);
 	}
 	for (int i = 0; on && i < MAX_DEVICES; i++) {
 		by_index[i].spill_bytes = by_index[i].memory_bytes;

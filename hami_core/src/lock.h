@@ -16,7 +16,8 @@ static inline void
 lock_acquire(struct lock *lock)
 {
 	uint32_t expected = 0;
-	if (!__atomic_compare_exchange_n(&lock->state, &expected, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+	if (!__atomic_compare_exchange_n(&lock->state, &expected, 1, 0, __ATOMIC_ACQUIRE,
+					 __ATOMIC_RELAXED)) {
 		lock_acquire_slow(lock);
 	}
 }

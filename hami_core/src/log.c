@@ -1,4 +1,5 @@
-/* One write(2) per line, so that lines of several processes do not mix. No stdio: usable inside any hook. */
+/* One write(2) per line, so that lines of several processes do not mix. No stdio: usable inside any
+ * hook. */
 #include "log.h"
 
 #include <stdarg.h>
@@ -13,7 +14,8 @@ log_threshold(void)
 	int level = __atomic_load_n(&cached, __ATOMIC_RELAXED);
 	if (level < 0) {
 		const char *text = getenv("LIBCUDA_LOG_LEVEL");
-		level = text != NULL && text[0] >= '0' && text[0] <= '9' ? text[0] - '0' : LOG_ERROR;
+		level =
+		    text != NULL && text[0] >= '0' && text[0] <= '9' ? text[0] - '0' : LOG_ERROR;
 		__atomic_store_n(&cached, level, __ATOMIC_RELAXED);
 	}
 	return level;

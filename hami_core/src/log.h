@@ -1,4 +1,5 @@
-/* Lines on stderr, only at LIBCUDA_LOG_LEVEL > 0 (0 silent, 1 errors (default), 2 warnings, 3 denials, 4 all). */
+/* Lines on stderr, only at LIBCUDA_LOG_LEVEL > 0 (0 silent, 1 errors (default), 2 warnings, 3
+ * denials, 4 all). */
 #ifndef GPUSLICE_LOG_H
 #define GPUSLICE_LOG_H
 

@@ -1,8 +1,9 @@
-/* The three ways to a driver symbol that do not go through the linker: dlsym, cuGetProcAddress and dlopen.
+/* The three ways to a driver symbol that do not go through the linker: dlsym, cuGetProcAddress and
+ * dlopen.
  *
- * Invariant: a name that the driver does not have stays missing, and a name that is not hooked gets exactly what the
- * C library or the driver would have answered. dlsym must leave by a tail call there: glibc takes the *return
- * address* as the caller when the handle is RTLD_NEXT.
+ * Invariant: a name that the driver does not have stays missing, and a name that is not hooked gets
+ * exactly what the C library or the driver would have answered. dlsym must leave by a tail call
+ * there: glibc takes the *return address* as the caller when the handle is RTLD_NEXT.
  */
 #include <dlfcn.h>
 #include <string.h>
@@ -26,7 +27,8 @@ lookup_hooked(const struct hook *hook, void *handle, const void *caller)
 {
 	void *real = libc_dlsym()(handle, hook->name);
 	if (real == hook->address) {
-		/* Found in this library: RTLD_DEFAULT or the main program. Tell the truth about the driver. */
+		/* Found in this library: RTLD_DEFAULT or the main program. Tell the truth about the
+		 * driver. */
 		void *next = libc_dlsym()(RTLD_NEXT, hook->name);
 		return next != NULL || elf_any_symbol(hook->name) != NULL ? hook->address : NULL;
 	}

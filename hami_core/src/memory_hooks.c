@@ -1,7 +1,8 @@
 /* Memory hooks: charge the container's quota before the driver allocates.
  *
- * Invariant: charged >= bytes that the driver holds for us. Charge, call, refund on failure. On free the block is taken
- * out of the table first, so that another thread which gets the same address from the driver cannot lose its own.
+ * Invariant: charged >= bytes that the driver holds for us. Charge, call, refund on failure. On
+ * free the block is taken out of the table first, so that another thread which gets the same
+ * address from the driver cannot lose its own.
  */
 #include "charges.h"
 #include "driver.h"
@@ -9,7 +10,8 @@
 #include "pools.h"
 #include "small.h"
 
-/* Device quota is full or the card is: let the memory live on the host, where the container may do so. */
+/* Device quota is full or the card is: let the memory live on the host, where the container may do
+ * so. */
 static cu_result
 spill(struct device *device, cu_deviceptr *address, uint64_t bytes, bool charged)
 {
@@ -17,7 +19,8 @@ spill(struct device *device, cu_deviceptr *address, uint64_t bytes, bool charged
 	uint64_t size = charge_size(bytes);
 	uint64_t spilled = quota_held(device, KIND_MANAGED);
 	if (most == 0 || spilled > most || size > most - spilled ||
-	    driver()->cuMemAllocManaged == NULL || (!charged && !quota_charge(device, KIND_MANAGED, size))) {
+	    driver()->cuMemAllocManaged == NULL ||
+	    (!charged && !quota_charge(device, KIND_MANAGED, size))) {
 		return CU_OUT_OF_MEMORY;
 	}
 	cu_result result = driver()->cuMemAllocManaged(address, bytes, CU_ATTACH_GLOBAL);
@@ -32,13 +35,15 @@ spill(struct device *device, cu_deviceptr *address, uint64_t bytes, bool charged
 	return CU_OK;
 }
 
-/* Is the part of the quota that must lie on the device itself used up? Only then when spilling is allowed. */
+/* Is the part of the quota that must lie on the device itself used up? Only then when spilling is
+ * allowed. */
 static bool
 device_share_is_full(struct device *device, uint64_t size)
 {
 	uint64_t spill_bytes = limits_spill(device->limits_row);
 	uint64_t memory_bytes = limits_memory(device->limits_row);
-	if (spill_bytes == 0 || spill_bytes > memory_bytes || device->row == NULL || limits_source() != LIMITS_FILE) {
+	if (spill_bytes == 0 || spill_bytes > memory_bytes || device->row == NULL ||
+	    limits_source() != LIMITS_FILE) {
 		return false;
 	}
 	uint64_t managed = quota_held(device, KIND_MANAGED);
@@ -48,11 +53,13 @@ device_share_is_full(struct device *device, uint64_t size)
 	return resident > share || size > share - resident;
 }
 
-/* Charge pages of its own for a large block; on a full quota give back what this process only keeps in reserve. */
+/* Charge pages of its own for a large block; on a full quota give back what this process only keeps
+ * in reserve. */
 static bool
 charge_pages(struct device *device, unsigned kind, uint64_t size)
 {
-	return quota_charge(device, kind, size) || (pools_give_back(device) && quota_charge(device, kind, size)) ||
+	return quota_charge(device, kind, size) ||
+	       (pools_give_back(device) && quota_charge(device, kind, size)) ||
 	       (small_give_back(device) && quota_charge(device, kind, size));
 }
 
@@ -125,7 +132,8 @@ cuMemAlloc(cu_deviceptr_v1 *address, unsigned int bytes)
 	if (result != CU_OK || address == NULL) {
 		quota_refund(device, KIND_DATA, charge_size(bytes));
 	} else {
-		charge_remember(device, SPACE_ADDRESS, *address, KIND_DATA, charge_size(bytes), current_owner());
+		charge_remember(device, SPACE_ADDRESS, *address, KIND_DATA, charge_size(bytes),
+				current_owner());
 	}
 	return result;
 }
@@ -141,9 +149,11 @@ rows_size(uint64_t pitch, uint64_t height)
 }
 
 EXPORTED cu_result
-cuMemAllocPitch_v2(cu_deviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element)
+cuMemAllocPitch_v2(cu_deviceptr *address, size_t *pitch, size_t width, size_t height,
+		   unsigned int element)
 {
-	cu_result (*real)(cu_deviceptr *, size_t *, size_t, size_t, unsigned int) = driver()->cuMemAllocPitch_v2;
+	cu_result (*real)(cu_deviceptr *, size_t *, size_t, size_t, unsigned int) =
+	    driver()->cuMemAllocPitch_v2;
 	struct device *device = device_current();
 	if (real == NULL) {
 		return CU_NOT_SUPPORTED;
@@ -168,11 +178,11 @@ cuMemAllocPitch_v2(cu_deviceptr *address, size_t *pitch, size_t width, size_t he
 }
 
 EXPORTED cu_result
-cuMemAllocPitch(cu_deviceptr_v1 *address, unsigned int *pitch, unsigned int width, unsigned int height,
-                unsigned int element)
+cuMemAllocPitch(cu_deviceptr_v1 *address, unsigned int *pitch, unsigned int width,
+		unsigned int height, unsigned int element)
 {
-	cu_result (*real)(cu_deviceptr_v1 *, unsigned int *, unsigned int, unsigned int, unsigned int) =
-	        driver()->cuMemAllocPitch;
+	cu_result (*real)(cu_deviceptr_v1 *, unsigned int *, unsigned int, unsigned int,
+			  unsigned int) = driver()->cuMemAllocPitch;
 	struct device *device = device_current();
 	if (real == NULL) {
 		return CU_NOT_SUPPORTED;
@@ -205,7 +215,8 @@ cuMemAllocManaged(cu_deviceptr *address, size_t bytes, unsigned int flags)
 	if (result != CU_OK) {
 		quota_refund(device, KIND_MANAGED, charge_size(bytes));
 	} else {
-		charge_remember(device, SPACE_ADDRESS, *address, KIND_MANAGED, charge_size(bytes), current_owner());
+		charge_remember(device, SPACE_ADDRESS, *address, KIND_MANAGED, charge_size(bytes),
+				current_owner());
 	}
 	return result;
 }

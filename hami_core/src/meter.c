@@ -1,5 +1,5 @@
-/* Threads: any; the ring of a device is guarded by its lock, which is held over driver calls on events only.
- * Fork: the child forgets everything; its parent's events are not its own. */
+/* Threads: any; the ring of a device is guarded by its lock, which is held over driver calls on
+ * events only. Fork: the child forgets everything; its parent's events are not its own. */
 #include "meter.h"
 
 #include <string.h>
@@ -42,11 +42,13 @@ static bool
 events_are_there(void)
 {
 	const struct driver_table *real = driver();
-	return real->cuEventCreate != NULL && real->cuEventRecord != NULL && real->cuEventQuery != NULL &&
-	       real->cuEventElapsedTime != NULL && real->cuStreamCreate != NULL && real->cuEventSynchronize != NULL;
+	return real->cuEventCreate != NULL && real->cuEventRecord != NULL &&
+	       real->cuEventQuery != NULL && real->cuEventElapsedTime != NULL &&
+	       real->cuStreamCreate != NULL && real->cuEventSynchronize != NULL;
 }
 
-/* An event on an idle stream of our own completes at once: its host time lies between two readings of the clock. */
+/* An event on an idle stream of our own completes at once: its host time lies between two readings
+ * of the clock. */
 static bool
 take_base(struct time_base *base)
 {
@@ -56,14 +58,16 @@ take_base(struct time_base *base)
 	}
 	int64_t before = clock_now();
 	bool good = driver()->cuEventRecord(base->event, base->stream) == CU_OK &&
-	            driver()->cuEventSynchronize(base->event) == CU_OK;
+		    driver()->cuEventSynchronize(base->event) == CU_OK;
 	int64_t after = clock_now();
 	good = good && driver()->cuEventRecord(base->event, base->stream) == CU_OK &&
-	       driver()->cuEventRecord(second, base->stream) == CU_OK && driver()->cuEventSynchronize(second) == CU_OK;
+	       driver()->cuEventRecord(second, base->stream) == CU_OK &&
+	       driver()->cuEventSynchronize(second) == CU_OK;
 	int64_t now = clock_now();
 	if (good) {
 		base->overhead_ns = elapsed_ns(base->event, second);
-		base->overhead_ns = base->overhead_ns < 0 || base->overhead_ns > 20000 ? 0 : base->overhead_ns;
+		base->overhead_ns =
+		    base->overhead_ns < 0 || base->overhead_ns > 20000 ? 0 : base->overhead_ns;
 		base->host_ns = after + (now - after) / 2;
 		(void)before;
 	}
@@ -82,7 +86,8 @@ ensure_base(struct ring *ring, cu_context context, int64_t now_ns)
 	if (driver()->cuStreamCreate(&fresh.stream, CU_STREAM_NON_BLOCKING) != CU_OK) {
 		return false;
 	}
-	if (driver()->cuEventCreate(&fresh.event, CU_EVENT_DEFAULT) != CU_OK || !take_base(&fresh)) {
+	if (driver()->cuEventCreate(&fresh.event, CU_EVENT_DEFAULT) != CU_OK ||
+	    !take_base(&fresh)) {
 		return false;
 	}
 	*base = fresh;
@@ -114,15 +119,17 @@ static cu_result
 record(cu_event event, const struct launch *launch)
 {
 	return launch->per_thread && driver()->cuEventRecord_ptsz != NULL
-	               ? driver()->cuEventRecord_ptsz(event, launch->stream)
-	               : driver()->cuEventRecord(event, launch->stream);
+		   ? driver()->cuEventRecord_ptsz(event, launch->stream)
+		   : driver()->cuEventRecord(event, launch->stream);
 }
 
-/* On an idle stream the start event is done at once and the pair also measures how long the launch call takes. */
+/* On an idle stream the start event is done at once and the pair also measures how long the launch
+ * call takes. */
 static bool
 stream_is_idle(const struct launch *launch)
 {
-	cu_result (*query)(cu_stream) = launch->per_thread ? driver()->cuStreamQuery_ptsz : driver()->cuStreamQuery;
+	cu_result (*query)(cu_stream) =
+	    launch->per_thread ? driver()->cuStreamQuery_ptsz : driver()->cuStreamQuery;
 	return query != NULL && query(launch->stream) == CU_OK;
 }
 
@@ -131,11 +138,13 @@ meter_start(int device, const struct launch *launch, int64_t now_ns)
 {
 	struct ring *ring = &rings[device];
 	cu_context context = NULL;
-	if (!events_are_there() || driver()->cuCtxGetCurrent(&context) != CU_OK || context == NULL) {
+	if (!events_are_there() || driver()->cuCtxGetCurrent(&context) != CU_OK ||
+	    context == NULL) {
 		return NULL;
 	}
 	lock_acquire(&ring->lock);
-	struct sample *sample = ensure_base(ring, context, now_ns) ? free_sample(ring, context) : NULL;
+	struct sample *sample =
+	    ensure_base(ring, context, now_ns) ? free_sample(ring, context) : NULL;
 	bool idle = sample != NULL && stream_is_idle(launch);
 	if (sample != NULL && record(sample->start, launch) == CU_OK) {
 		sample->busy = true;
@@ -173,15 +182,17 @@ finish(struct ring *ring, struct sample *sample, struct meter_result *result)
 		__atomic_fetch_sub(&forecast->pending, 1, __ATOMIC_RELAXED);
 	}
 	int64_t duration = elapsed_ns(sample->start, sample->end);
-	duration = duration > sample->gap_ns ? duration - sample->gap_ns : (duration < 0 ? duration : 1);
+	duration =
+	    duration > sample->gap_ns ? duration - sample->gap_ns : (duration < 0 ? duration : 1);
 	int64_t since_base = elapsed_ns(ring->base.event, sample->end);
 	*result = (struct meter_result){
-	        .forecast = same ? forecast : NULL,
-	        .duration_ns = duration > ring->base.overhead_ns ? duration - ring->base.overhead_ns : duration,
-	        .charged_ns = sample->charged_ns,
-	        .launched_ns = sample->launched_ns,
-	        .short_before = sample->short_before,
-	        .settles = sample->settles && duration >= 0,
+	    .forecast = same ? forecast : NULL,
+	    .duration_ns =
+		duration > ring->base.overhead_ns ? duration - ring->base.overhead_ns : duration,
+	    .charged_ns = sample->charged_ns,
+	    .launched_ns = sample->launched_ns,
+	    .short_before = sample->short_before,
+	    .settles = sample->settles && duration >= 0,
 	};
 	result->end_ns = since_base < 0 ? clock_now() : ring->base.host_ns + since_base;
 	result->start_ns = result->end_ns - result->duration_ns;
@@ -196,7 +207,8 @@ meter_collect(int device, struct meter_result *result)
 	lock_acquire(&ring->lock);
 	for (int i = 0; i < RING && !found; i++) {
 		struct sample *sample = &ring->samples[i];
-		if (sample->busy && sample->launched_ns != 0 && driver()->cuEventQuery(sample->end) == CU_OK) {
+		if (sample->busy && sample->launched_ns != 0 &&
+		    driver()->cuEventQuery(sample->end) == CU_OK) {
 			finish(ring, sample, result);
 			found = true;
 		}

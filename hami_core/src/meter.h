@@ -1,7 +1,7 @@
 /* Measures launches with event pairs, without ever waiting for the device.
  *
- * A measured launch stands for all predicted work launched since the one before it on this device (its `work_ns`), so
- * the sum over unfinished ones bounds the work in flight.
+ * A measured launch stands for all predicted work launched since the one before it on this device
+ * (its `work_ns`), so the sum over unfinished ones bounds the work in flight.
  */
 #ifndef GPUSLICE_METER_H
 #define GPUSLICE_METER_H
@@ -18,14 +18,14 @@ struct sample {
 	uint64_t forecast_key;
 	cu_context context;
 	cu_event start, end;
-	int64_t charged_ns;   /* taken for this launch */
-	int64_t work_ns;      /* predicted work that it stands for */
+	int64_t charged_ns; /* taken for this launch */
+	int64_t work_ns;    /* predicted work that it stands for */
 	int64_t launched_ns;
 	int64_t idle_since_ns; /* host time of the start if the stream had nothing to do, else 0 */
 	int64_t gap_ns;        /* what the launch itself then took of the measured time */
 	uint64_t short_before;
-	bool busy;            /* in flight */
-	bool settles;         /* correct the bucket by the measurement, not only the forecast */
+	bool busy;    /* in flight */
+	bool settles; /* correct the bucket by the measurement, not only the forecast */
 };
 
 struct meter_result {
@@ -38,7 +38,8 @@ struct meter_result {
 	bool settles;
 };
 
-/* Record the start before a launch; NULL when it cannot be measured (then only the forecast counts). */
+/* Record the start before a launch; NULL when it cannot be measured (then only the forecast
+ * counts). */
 struct sample *meter_start(int device, const struct launch *launch, int64_t now_ns);
 
 /* Record the end after a successful launch, or drop the sample after a failed one. */

@@ -15,8 +15,8 @@ finish_module(cu_result result, struct growth *growth, cu_module *module)
 		driver()->cuModuleUnload(*module);
 		return CU_OUT_OF_MEMORY;
 	}
-	charge_remember(growth->device, SPACE_MODULE, (uint64_t)(uintptr_t)*module, KIND_MODULE, bytes,
-	                current_owner());
+	charge_remember(growth->device, SPACE_MODULE, (uint64_t)(uintptr_t)*module, KIND_MODULE,
+			bytes, current_owner());
 	return CU_OK;
 }
 
@@ -27,8 +27,9 @@ cuModuleLoad(cu_module *module, const char *path)
 	if (driver()->cuModuleLoad == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	return growth_begin(&growth) ? finish_module(driver()->cuModuleLoad(module, path), &growth, module)
-	                             : CU_OUT_OF_MEMORY;
+	return growth_begin(&growth)
+		   ? finish_module(driver()->cuModuleLoad(module, path), &growth, module)
+		   : CU_OUT_OF_MEMORY;
 }
 
 EXPORTED cu_result
@@ -38,20 +39,23 @@ cuModuleLoadData(cu_module *module, const void *image)
 	if (driver()->cuModuleLoadData == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	return growth_begin(&growth) ? finish_module(driver()->cuModuleLoadData(module, image), &growth, module)
-	                             : CU_OUT_OF_MEMORY;
+	return growth_begin(&growth)
+		   ? finish_module(driver()->cuModuleLoadData(module, image), &growth, module)
+		   : CU_OUT_OF_MEMORY;
 }
 
 EXPORTED cu_result
-cuModuleLoadDataEx(cu_module *module, const void *image, unsigned int count, void *options, void **values)
+cuModuleLoadDataEx(cu_module *module, const void *image, unsigned int count, void *options,
+		   void **values)
 {
 	struct growth growth;
 	if (driver()->cuModuleLoadDataEx == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	return growth_begin(&growth) ? finish_module(driver()->cuModuleLoadDataEx(module, image, count, options, values),
-	                                             &growth, module)
-	                             : CU_OUT_OF_MEMORY;
+	return growth_begin(&growth) ? finish_module(driver()->cuModuleLoadDataEx(
+							 module, image, count, options, values),
+						     &growth, module)
+				     : CU_OUT_OF_MEMORY;
 }
 
 EXPORTED cu_result
@@ -61,8 +65,9 @@ cuModuleLoadFatBinary(cu_module *module, const void *image)
 	if (driver()->cuModuleLoadFatBinary == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	return growth_begin(&growth) ? finish_module(driver()->cuModuleLoadFatBinary(module, image), &growth, module)
-	                             : CU_OUT_OF_MEMORY;
+	return growth_begin(&growth)
+		   ? finish_module(driver()->cuModuleLoadFatBinary(module, image), &growth, module)
+		   : CU_OUT_OF_MEMORY;
 }
 
 static cu_result
@@ -76,13 +81,14 @@ finish_library(cu_result result, struct growth *growth, cu_library *library)
 		driver()->cuLibraryUnload(*library);
 		return CU_OUT_OF_MEMORY;
 	}
-	charge_remember(growth->device, SPACE_MODULE, (uint64_t)(uintptr_t)*library, KIND_MODULE, bytes, 0);
+	charge_remember(growth->device, SPACE_MODULE, (uint64_t)(uintptr_t)*library, KIND_MODULE,
+			bytes, 0);
 	return CU_OK;
 }
 
 EXPORTED cu_result
-cuLibraryLoadData(cu_library *library, const void *code, void *jit, void **jit_values, unsigned int jit_count,
-                  void *options, void **values, unsigned int count)
+cuLibraryLoadData(cu_library *library, const void *code, void *jit, void **jit_values,
+		  unsigned int jit_count, void *options, void **values, unsigned int count)
 {
 	struct growth growth;
 	if (driver()->cuLibraryLoadData == NULL) {
@@ -91,14 +97,14 @@ cuLibraryLoadData(cu_library *library, const void *code, void *jit, void **jit_v
 	if (!growth_begin(&growth)) {
 		return CU_OUT_OF_MEMORY;
 	}
-	cu_result result =
-	        driver()->cuLibraryLoadData(library, code, jit, jit_values, jit_count, options, values, count);
+	cu_result result = driver()->cuLibraryLoadData(library, code, jit, jit_values, jit_count,
+						       options, values, count);
 	return finish_library(result, &growth, library);
 }
 
 EXPORTED cu_result
-cuLibraryLoadFromFile(cu_library *library, const char *path, void *jit, void **jit_values, unsigned int jit_count,
-                      void *options, void **values, unsigned int count)
+cuLibraryLoadFromFile(cu_library *library, const char *path, void *jit, void **jit_values,
+		      unsigned int jit_count, void *options, void **values, unsigned int count)
 {
 	struct growth growth;
 	if (driver()->cuLibraryLoadFromFile == NULL) {
@@ -107,8 +113,8 @@ cuLibraryLoadFromFile(cu_library *library, const char *path, void *jit, void **j
 	if (!growth_begin(&growth)) {
 		return CU_OUT_OF_MEMORY;
 	}
-	cu_result result =
-	        driver()->cuLibraryLoadFromFile(library, path, jit, jit_values, jit_count, options, values, count);
+	cu_result result = driver()->cuLibraryLoadFromFile(library, path, jit, jit_values,
+							   jit_count, options, values, count);
 	return finish_library(result, &growth, library);
 }
 

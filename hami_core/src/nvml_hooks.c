@@ -1,6 +1,8 @@
-/* What NVML tells the container: its own memory share, its own processes under the pids that it knows them by.
+/* What NVML tells the container: its own memory share, its own processes under the pids that it
+ * knows them by.
  *
- * A device that is not limited is answered by the real NVML. Errors of the real NVML are passed on unchanged.
+ * A device that is not limited is answered by the real NVML. Errors of the real NVML are passed on
+ * unchanged.
  */
 #include <string.h>
 
@@ -16,7 +18,8 @@ limited_device(nvml_device handle, struct device *device)
 {
 	char text[96] = "";
 	uint8_t uuid[16];
-	return nvml()->nvmlDeviceGetUUID != NULL && nvml()->nvmlDeviceGetUUID(handle, text, sizeof text) == NVML_OK &&
+	return nvml()->nvmlDeviceGetUUID != NULL &&
+	       nvml()->nvmlDeviceGetUUID(handle, text, sizeof text) == NVML_OK &&
 	       uuid_parse(text, uuid) && device_for_view(uuid, device);
 }
 
@@ -28,7 +31,8 @@ static struct share
 share_of(struct device *device, unsigned long long physical_total, unsigned long long physical_free)
 {
 	struct quota_view view = quota_view(device);
-	struct share share = {view.limit_bytes < physical_total ? view.limit_bytes : physical_total, view.used_bytes, 0};
+	struct share share = {view.limit_bytes < physical_total ? view.limit_bytes : physical_total,
+			      view.used_bytes, 0};
 	share.used = share.used < share.total ? share.used : share.total;
 	share.free = share.total - share.used;
 	share.free = share.free < physical_free ? share.free : physical_free;
@@ -70,15 +74,17 @@ nvmlDeviceGetMemoryInfo_v2(nvml_device handle, struct nvml_memory_v2 *memory)
 
 /* Visit the live processes of the container that hold memory on a device. Returns how many. */
 static unsigned int
-each_process(const struct device *device, void (*visit)(void *list, unsigned int at, uint32_t pid, uint64_t bytes),
-             void *list, unsigned int capacity)
+each_process(const struct device *device,
+	     void (*visit)(void *list, unsigned int at, uint32_t pid, uint64_t bytes), void *list,
+	     unsigned int capacity)
 {
 	unsigned int count = 0;
 	const struct state_file *file = state_file();
 	state_reap();
 	for (uint32_t i = 0; i < file->header.slots_high && i < MAX_SLOTS; i++) {
 		uint64_t owner = __atomic_load_n(&file->slots[i].owner, __ATOMIC_ACQUIRE);
-		uint64_t bytes = owner == 0 ? 0 : state_slot_bytes(&file->slots[i], device->row_index);
+		uint64_t bytes =
+		    owner == 0 ? 0 : state_slot_bytes(&file->slots[i], device->row_index);
 		if (bytes == 0) {
 			continue;
 		}
@@ -99,19 +105,22 @@ visit_v1(void *list, unsigned int at, uint32_t pid, uint64_t bytes)
 static void
 visit_v2(void *list, unsigned int at, uint32_t pid, uint64_t bytes)
 {
-	((struct nvml_process *)list)[at] = (struct nvml_process){pid, bytes, 0xffffffffU, 0xffffffffU};
+	((struct nvml_process *)list)[at] =
+	    (struct nvml_process){pid, bytes, 0xffffffffU, 0xffffffffU};
 }
 
 static void
 visit_detail(void *list, unsigned int at, uint32_t pid, uint64_t bytes)
 {
-	((struct nvml_process_detail *)list)[at] = (struct nvml_process_detail){pid, bytes, 0xffffffffU, 0xffffffffU, 0};
+	((struct nvml_process_detail *)list)[at] =
+	    (struct nvml_process_detail){pid, bytes, 0xffffffffU, 0xffffffffU, 0};
 }
 
-/* NVML's convention: count is capacity in, number out; too small a list is an error that tells the number. */
+/* NVML's convention: count is capacity in, number out; too small a list is an error that tells the
+ * number. */
 static nvml_result
 list_processes(const struct device *device, unsigned int *count, void *list,
-               void (*visit)(void *, unsigned int, uint32_t, uint64_t))
+	       void (*visit)(void *, unsigned int, uint32_t, uint64_t))
 {
 	unsigned int capacity = list == NULL ? 0 : *count;
 	*count = each_process(device, visit, list, capacity);
@@ -126,39 +135,42 @@ list_none(unsigned int *count)
 }
 
 EXPORTED nvml_result
-nvmlDeviceGetComputeRunningProcesses(nvml_device handle, unsigned int *count, struct nvml_process_v1 *list)
+nvmlDeviceGetComputeRunningProcesses(nvml_device handle, unsigned int *count,
+				     struct nvml_process_v1 *list)
 {
 	struct device device;
 	if (count != NULL && limited_device(handle, &device)) {
 		return list_processes(&device, count, list, visit_v1);
 	}
 	return nvml()->nvmlDeviceGetComputeRunningProcesses == NULL
-	               ? NVML_FUNCTION_NOT_FOUND
-	               : nvml()->nvmlDeviceGetComputeRunningProcesses(handle, count, list);
+		   ? NVML_FUNCTION_NOT_FOUND
+		   : nvml()->nvmlDeviceGetComputeRunningProcesses(handle, count, list);
 }
 
 EXPORTED nvml_result
-nvmlDeviceGetComputeRunningProcesses_v2(nvml_device handle, unsigned int *count, struct nvml_process *list)
+nvmlDeviceGetComputeRunningProcesses_v2(nvml_device handle, unsigned int *count,
+					struct nvml_process *list)
 {
 	struct device device;
 	if (count != NULL && limited_device(handle, &device)) {
 		return list_processes(&device, count, list, visit_v2);
 	}
 	return nvml()->nvmlDeviceGetComputeRunningProcesses_v2 == NULL
-	               ? NVML_FUNCTION_NOT_FOUND
-	               : nvml()->nvmlDeviceGetComputeRunningProcesses_v2(handle, count, list);
+		   ? NVML_FUNCTION_NOT_FOUND
+		   : nvml()->nvmlDeviceGetComputeRunningProcesses_v2(handle, count, list);
 }
 
 EXPORTED nvml_result
-nvmlDeviceGetComputeRunningProcesses_v3(nvml_device handle, unsigned int *count, struct nvml_process *list)
+nvmlDeviceGetComputeRunningProcesses_v3(nvml_device handle, unsigned int *count,
+					struct nvml_process *list)
 {
 	struct device device;
 	if (count != NULL && limited_device(handle, &device)) {
 		return list_processes(&device, count, list, visit_v2);
 	}
 	return nvml()->nvmlDeviceGetComputeRunningProcesses_v3 == NULL
-	               ? NVML_FUNCTION_NOT_FOUND
-	               : nvml()->nvmlDeviceGetComputeRunningProcesses_v3(handle, count, list);
+		   ? NVML_FUNCTION_NOT_FOUND
+		   : nvml()->nvmlDeviceGetComputeRunningProcesses_v3(handle, count, list);
 }
 
 EXPORTED nvml_result
@@ -169,78 +181,84 @@ nvmlDeviceGetRunningProcessDetailList(nvml_device handle, struct nvml_process_de
 		return list_processes(&device, &list->count, list->entries, visit_detail);
 	}
 	return nvml()->nvmlDeviceGetRunningProcessDetailList == NULL
-	               ? NVML_FUNCTION_NOT_FOUND
-	               : nvml()->nvmlDeviceGetRunningProcessDetailList(handle, list);
+		   ? NVML_FUNCTION_NOT_FOUND
+		   : nvml()->nvmlDeviceGetRunningProcessDetailList(handle, list);
 }
 
 EXPORTED nvml_result
-nvmlDeviceGetGraphicsRunningProcesses(nvml_device handle, unsigned int *count, struct nvml_process_v1 *list)
+nvmlDeviceGetGraphicsRunningProcesses(nvml_device handle, unsigned int *count,
+				      struct nvml_process_v1 *list)
 {
 	struct device device;
 	if (count != NULL && limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetGraphicsRunningProcesses == NULL
-	               ? NVML_FUNCTION_NOT_FOUND
-	               : nvml()->nvmlDeviceGetGraphicsRunningProcesses(handle, count, list);
+		   ? NVML_FUNCTION_NOT_FOUND
+		   : nvml()->nvmlDeviceGetGraphicsRunningProcesses(handle, count, list);
 }
 
 EXPORTED nvml_result
-nvmlDeviceGetGraphicsRunningProcesses_v2(nvml_device handle, unsigned int *count, struct nvml_process *list)
+nvmlDeviceGetGraphicsRunningProcesses_v2(nvml_device handle, unsigned int *count,
+					 struct nvml_process *list)
 {
 	struct device device;
 	if (count != NULL && limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetGraphicsRunningProcesses_v2 == NULL
-	               ? NVML_FUNCTION_NOT_FOUND
-	               : nvml()->nvmlDeviceGetGraphicsRunningProcesses_v2(handle, count, list);
+		   ? NVML_FUNCTION_NOT_FOUND
+		   : nvml()->nvmlDeviceGetGraphicsRunningProcesses_v2(handle, count, list);
 }
 
 EXPORTED nvml_result
-nvmlDeviceGetGraphicsRunningProcesses_v3(nvml_device handle, unsigned int *count, struct nvml_process *list)
+nvmlDeviceGetGraphicsRunningProcesses_v3(nvml_device handle, unsigned int *count,
+					 struct nvml_process *list)
 {
 	struct device device;
 	if (count != NULL && limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetGraphicsRunningProcesses_v3 == NULL
-	               ? NVML_FUNCTION_NOT_FOUND
-	               : nvml()->nvmlDeviceGetGraphicsRunningProcesses_v3(handle, count, list);
+		   ? NVML_FUNCTION_NOT_FOUND
+		   : nvml()->nvmlDeviceGetGraphicsRunningProcesses_v3(handle, count, list);
 }
 
 EXPORTED nvml_result
-nvmlDeviceGetMPSComputeRunningProcesses(nvml_device handle, unsigned int *count, struct nvml_process_v1 *list)
+nvmlDeviceGetMPSComputeRunningProcesses(nvml_device handle, unsigned int *count,
+					struct nvml_process_v1 *list)
 {
 	struct device device;
 	if (count != NULL && limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetMPSComputeRunningProcesses == NULL
-	               ? NVML_FUNCTION_NOT_FOUND
-	               : nvml()->nvmlDeviceGetMPSComputeRunningProcesses(handle, count, list);
+		   ? NVML_FUNCTION_NOT_FOUND
+		   : nvml()->nvmlDeviceGetMPSComputeRunningProcesses(handle, count, list);
 }
 
 EXPORTED nvml_result
-nvmlDeviceGetMPSComputeRunningProcesses_v2(nvml_device handle, unsigned int *count, struct nvml_process *list)
+nvmlDeviceGetMPSComputeRunningProcesses_v2(nvml_device handle, unsigned int *count,
+					   struct nvml_process *list)
 {
 	struct device device;
 	if (count != NULL && limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetMPSComputeRunningProcesses_v2 == NULL
-	               ? NVML_FUNCTION_NOT_FOUND
-	               : nvml()->nvmlDeviceGetMPSComputeRunningProcesses_v2(handle, count, list);
+		   ? NVML_FUNCTION_NOT_FOUND
+		   : nvml()->nvmlDeviceGetMPSComputeRunningProcesses_v2(handle, count, list);
 }
 
 EXPORTED nvml_result
-nvmlDeviceGetMPSComputeRunningProcesses_v3(nvml_device handle, unsigned int *count, struct nvml_process *list)
+nvmlDeviceGetMPSComputeRunningProcesses_v3(nvml_device handle, unsigned int *count,
+					   struct nvml_process *list)
 {
 	struct device device;
 	if (count != NULL && limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetMPSComputeRunningProcesses_v3 == NULL
-	               ? NVML_FUNCTION_NOT_FOUND
-	               : nvml()->nvmlDeviceGetMPSComputeRunningProcesses_v3(handle, count, list);
+		   ? NVML_FUNCTION_NOT_FOUND
+		   : nvml()->nvmlDeviceGetMPSComputeRunningProcesses_v3(handle, count, list);
 }

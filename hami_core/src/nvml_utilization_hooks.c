@@ -1,7 +1,8 @@
 /* Utilisation as the container sees it: samples of its own processes only.
  *
- * The real NVML may name processes by host pids that mean nothing in here; such samples are left out. The device's
- * utilisation rates are replaced by the container's own when the limiter measures it.
+ * The real NVML may name processes by host pids that mean nothing in here; such samples are left
+ * out. The device's utilisation rates are replaced by the container's own when the limiter measures
+ * it.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -17,7 +18,8 @@ limited_device(nvml_device handle, struct device *device)
 {
 	char text[96] = "";
 	uint8_t uuid[16];
-	return nvml()->nvmlDeviceGetUUID != NULL && nvml()->nvmlDeviceGetUUID(handle, text, sizeof text) == NVML_OK &&
+	return nvml()->nvmlDeviceGetUUID != NULL &&
+	       nvml()->nvmlDeviceGetUUID(handle, text, sizeof text) == NVML_OK &&
 	       uuid_parse(text, uuid) && device_for_view(uuid, device);
 }
 
@@ -27,7 +29,8 @@ is_own_pid(uint32_t pid)
 	const struct state_file *file = state_file();
 	for (uint32_t i = 0; i < file->header.slots_high && i < MAX_SLOTS; i++) {
 		uint64_t owner = __atomic_load_n(&file->slots[i].owner, __ATOMIC_ACQUIRE);
-		if (owner != 0 && (process_owner_pid(owner) == pid || file->slots[i].host_pid == pid)) {
+		if (owner != 0 &&
+		    (process_owner_pid(owner) == pid || file->slots[i].host_pid == pid)) {
 			return true;
 		}
 	}
@@ -35,13 +38,14 @@ is_own_pid(uint32_t pid)
 }
 
 EXPORTED nvml_result
-nvmlDeviceGetProcessUtilization(nvml_device handle, struct nvml_process_sample *samples, unsigned int *count,
-                                unsigned long long last_seen_us)
+nvmlDeviceGetProcessUtilization(nvml_device handle, struct nvml_process_sample *samples,
+				unsigned int *count, unsigned long long last_seen_us)
 {
 	if (nvml()->nvmlDeviceGetProcessUtilization == NULL) {
 		return NVML_FUNCTION_NOT_FOUND;
 	}
-	nvml_result result = nvml()->nvmlDeviceGetProcessUtilization(handle, samples, count, last_seen_us);
+	nvml_result result =
+	    nvml()->nvmlDeviceGetProcessUtilization(handle, samples, count, last_seen_us);
 	struct device device;
 	if (result != NVML_OK || samples == NULL || !limited_device(handle, &device)) {
 		return result;
@@ -64,7 +68,8 @@ nvmlDeviceGetProcessesUtilizationInfo(nvml_device handle, struct nvml_processes_
 	}
 	nvml_result result = nvml()->nvmlDeviceGetProcessesUtilizationInfo(handle, info);
 	struct device device;
-	if (result != NVML_OK || info == NULL || info->entries == NULL || !limited_device(handle, &device)) {
+	if (result != NVML_OK || info == NULL || info->entries == NULL ||
+	    !limited_device(handle, &device)) {
 		return result;
 	}
 	unsigned int kept = 0;
@@ -95,7 +100,8 @@ own_percent(const struct device *device)
 	uint64_t passed = now_ns - window->at_ns;
 	if (passed >= 100000000ULL) {
 		uint64_t share = (busy_ns - window->busy_ns) * 100 / passed;
-		window->percent = window->at_ns == 0 ? 0 : (unsigned int)(share > 100 ? 100 : share);
+		window->percent =
+		    window->at_ns == 0 ? 0 : (unsigned int)(share > 100 ? 100 : share);
 		window->at_ns = now_ns;
 		window->busy_ns = busy_ns;
 	}
@@ -113,7 +119,8 @@ nvmlDeviceGetUtilizationRates(nvml_device handle, struct nvml_utilization *rates
 	struct limit limit;
 	if (result == NVML_OK && limited_device(handle, &device)) {
 		limits_read(device.limits_row, &limit);
-		if (limit.core_q16 > 0 && limit.core_q16 < FULL_CORES_Q16 && limit.core_policy != POLICY_OFF) {
+		if (limit.core_q16 > 0 && limit.core_q16 < FULL_CORES_Q16 &&
+		    limit.core_policy != POLICY_OFF) {
 			rates->gpu = own_percent(&device);
 		}
 	}

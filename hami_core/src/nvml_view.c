@@ -8,8 +8,10 @@ static bool
 find_handle(const uint8_t u[16], const char *prefix, nvml_device *handle)
 {
 	char text[48];
-	snprintf(text, sizeof text, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", prefix, u[0],
-	         u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+	snprintf(text, sizeof text,
+		 "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", prefix,
+		 u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
+		 u[13], u[14], u[15]);
 	return nvml()->nvmlDeviceGetHandleByUUID(text, handle) == NVML_OK;
 }
 
@@ -17,7 +19,8 @@ bool
 nvml_open(const uint8_t uuid[16], nvml_device *handle)
 {
 	const struct nvml_table *real = nvml();
-	if (real->nvmlInit_v2 == NULL || real->nvmlDeviceGetHandleByUUID == NULL || real->nvmlInit_v2() != NVML_OK) {
+	if (real->nvmlInit_v2 == NULL || real->nvmlDeviceGetHandleByUUID == NULL ||
+	    real->nvmlInit_v2() != NVML_OK) {
 		return false;
 	}
 	if (find_handle(uuid, "GPU", handle) || find_handle(uuid, "MIG", handle)) {

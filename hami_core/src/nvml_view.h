@@ -7,7 +7,8 @@
 
 #include "nvml_abi.h"
 
-/* Initialise NVML and find a device by UUID; false when there is no NVML or no such device (then nothing is open). */
+/* Initialise NVML and find a device by UUID; false when there is no NVML or no such device (then
+ * nothing is open). */
 bool nvml_open(const uint8_t uuid[16], nvml_device *handle);
 void nvml_close(void);
 

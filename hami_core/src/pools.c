@@ -1,8 +1,9 @@
 /* The pools that this process allocates from, and what each was charged.
  *
- * A pool reserves device memory in steps of its own and gives it back when it likes, so a pool is charged by its
- * reservation: an allocation that could make it grow is charged first for the most it can need, and settled to the
- * truth afterwards. Threads: any, one allocation at a time per table lock. Fork: the child starts empty.
+ * A pool reserves device memory in steps of its own and gives it back when it likes, so a pool is
+ * charged by its reservation: an allocation that could make it grow is charged first for the most
+ * it can need, and settled to the truth afterwards. Threads: any, one allocation at a time per
+ * table lock. Fork: the child starts empty.
  */
 #include "pools.h"
 
@@ -59,7 +60,8 @@ pool_attribute(cu_pool pool, int attribute)
 static void
 settle_entry(struct pool_entry *entry)
 {
-	uint64_t reserved = entry->imported ? 0 : pool_attribute(entry->pool, CU_POOL_RESERVED_CURRENT);
+	uint64_t reserved =
+	    entry->imported ? 0 : pool_attribute(entry->pool, CU_POOL_RESERVED_CURRENT);
 	if (reserved > entry->charged) {
 		quota_add(entry->device, KIND_POOL, reserved - entry->charged);
 	} else {
@@ -95,7 +97,8 @@ static void
 trim_locked(struct device *device)
 {
 	for (unsigned i = 0; i < MAX_POOLS && entries[i].pool != NULL; i++) {
-		if (entries[i].device == device && !entries[i].imported && driver()->cuMemPoolTrimTo != NULL) {
+		if (entries[i].device == device && !entries[i].imported &&
+		    driver()->cuMemPoolTrimTo != NULL) {
 			driver()->cuMemPoolTrimTo(entries[i].pool, 0);
 			settle_entry(&entries[i]);
 		}
@@ -146,18 +149,21 @@ call_driver(const struct pool_request *request, cu_deviceptr *address)
 	const struct driver_table *real = driver();
 	if (request->from_pool) {
 		return request->kind == POOL_PER_THREAD
-		               ? real->cuMemAllocFromPoolAsync_ptsz(address, request->bytes, request->pool, request->stream)
-		               : real->cuMemAllocFromPoolAsync(address, request->bytes, request->pool, request->stream);
+			   ? real->cuMemAllocFromPoolAsync_ptsz(address, request->bytes,
+								request->pool, request->stream)
+			   : real->cuMemAllocFromPoolAsync(address, request->bytes, request->pool,
+							   request->stream);
 	}
-	return request->kind == POOL_PER_THREAD ? real->cuMemAllocAsync_ptsz(address, request->bytes, request->stream)
-	                                        : real->cuMemAllocAsync(address, request->bytes, request->stream);
+	return request->kind == POOL_PER_THREAD
+		   ? real->cuMemAllocAsync_ptsz(address, request->bytes, request->stream)
+		   : real->cuMemAllocAsync(address, request->bytes, request->stream);
 }
 
 static cu_result
 free_async(cu_deviceptr address, cu_stream stream, enum pool_kind kind)
 {
 	return kind == POOL_PER_THREAD ? driver()->cuMemFreeAsync_ptsz(address, stream)
-	                               : driver()->cuMemFreeAsync(address, stream);
+				       : driver()->cuMemFreeAsync(address, stream);
 }
 
 /* The driver reserved more than was charged: charge it, or undo the allocation. */
@@ -177,7 +183,8 @@ accept_growth(struct pool_entry *entry)
 }
 
 static cu_result
-allocate_charged(struct pool_entry *entry, const struct pool_request *request, cu_deviceptr *address)
+allocate_charged(struct pool_entry *entry, const struct pool_request *request,
+		 cu_deviceptr *address)
 {
 	if (!reserve(entry, request->bytes)) {
 		trim_locked(entry->device);
@@ -203,27 +210,32 @@ static bool
 is_capturing(const struct pool_request *request)
 {
 	int status = CU_CAPTURE_NONE;
-	cu_result (*query)(cu_stream, int *) =
-	        request->kind == POOL_PER_THREAD ? driver()->cuStreamIsCapturing_ptsz : driver()->cuStreamIsCapturing;
-	return query != NULL && query(request->stream, &status) == CU_OK && status != CU_CAPTURE_NONE;
+	cu_result (*query)(cu_stream, int *) = request->kind == POOL_PER_THREAD
+						   ? driver()->cuStreamIsCapturing_ptsz
+						   : driver()->cuStreamIsCapturing;
+	return query != NULL && query(request->stream, &status) == CU_OK &&
+	       status != CU_CAPTURE_NONE;
 }
 
 static cu_result
 allocate(const struct pool_request *request, struct device *device, cu_deviceptr *address)
 {
-	if (device == NULL || device->row == NULL || address == NULL || request->pool == NULL || is_capturing(request)) {
-		return device != NULL && device->enforced && device->row == NULL ? CU_OUT_OF_MEMORY
-		                                                                 : call_driver(request, address);
+	if (device == NULL || device->row == NULL || address == NULL || request->pool == NULL ||
+	    is_capturing(request)) {
+		return device != NULL && device->enforced && device->row == NULL
+			   ? CU_OUT_OF_MEMORY
+			   : call_driver(request, address);
 	}
 	lock_acquire(&pools_lock);
 	struct pool_entry *entry = entry_for(request->pool, device);
 	bool imported = entry != NULL && entry->imported;
 	cu_result result = entry == NULL ? CU_OUT_OF_MEMORY
-	                   : imported    ? call_driver(request, address)
-	                                 : allocate_charged(entry, request, address);
+			   : imported    ? call_driver(request, address)
+					 : allocate_charged(entry, request, address);
 	lock_release(&pools_lock);
 	if (result == CU_OK) {
-		charge_remember(device, SPACE_ADDRESS, *address, KIND_POOL, 0, (uint64_t)(uintptr_t)request->pool);
+		charge_remember(device, SPACE_ADDRESS, *address, KIND_POOL, 0,
+				(uint64_t)(uintptr_t)request->pool);
 	}
 	return result;
 }
@@ -312,13 +324,15 @@ release(cu_deviceptr address, cu_stream stream, enum pool_kind kind)
 EXPORTED cu_result
 cuMemFreeAsync(cu_deviceptr address, cu_stream stream)
 {
-	return driver()->cuMemFreeAsync == NULL ? CU_NOT_SUPPORTED : release(address, stream, POOL_LEGACY);
+	return driver()->cuMemFreeAsync == NULL ? CU_NOT_SUPPORTED
+						: release(address, stream, POOL_LEGACY);
 }
 
 EXPORTED cu_result
 cuMemFreeAsync_ptsz(cu_deviceptr address, cu_stream stream)
 {
-	return driver()->cuMemFreeAsync_ptsz == NULL ? CU_NOT_SUPPORTED : release(address, stream, POOL_PER_THREAD);
+	return driver()->cuMemFreeAsync_ptsz == NULL ? CU_NOT_SUPPORTED
+						     : release(address, stream, POOL_PER_THREAD);
 }
 
 static void
@@ -386,7 +400,9 @@ cuMemPoolDestroy(cu_pool pool)
 EXPORTED cu_result
 cuMemPoolTrimTo(cu_pool pool, size_t keep)
 {
-	cu_result result = driver()->cuMemPoolTrimTo == NULL ? CU_NOT_SUPPORTED : driver()->cuMemPoolTrimTo(pool, keep);
+	cu_result result = driver()->cuMemPoolTrimTo == NULL
+			       ? CU_NOT_SUPPORTED
+			       : driver()->cuMemPoolTrimTo(pool, keep);
 	pools_settle(pool);
 	return result;
 }

@@ -18,7 +18,8 @@ mix(uint64_t value)
 struct forecast *
 forecast_of(const void *function, uint64_t blocks, uint32_t threads)
 {
-	uint64_t key = mix(mix((uint64_t)(uintptr_t)function + blocks * 0x2545F4914F6CDD1DULL) + threads) | 1;
+	uint64_t key =
+	    mix(mix((uint64_t)(uintptr_t)function + blocks * 0x2545F4914F6CDD1DULL) + threads) | 1;
 	struct forecast *entry = &table[(key >> 20) % ENTRIES];
 	if (__builtin_expect(entry->key != key, 0)) {
 		*entry = (struct forecast){key, FORECAST_GUESS_NS, 0, 0};
@@ -37,7 +38,8 @@ forecast_learn(struct forecast *forecast, int64_t measured_ns, bool contended)
 		return;
 	}
 	if (contended) {
-		/* A slice of somebody else's only ever adds: follow downward fast, upward slowly. */
+		/* A slice of somebody else's only ever adds: follow downward fast, upward slowly.
+		 */
 		int64_t most = cost / 32 + 1;
 		int64_t up = measured_ns - cost < most ? measured_ns - cost : most;
 		cost += measured_ns < cost ? (measured_ns - cost) / 4 : up;

@@ -6,10 +6,10 @@
 #include <stdint.h>
 
 struct forecast {
-	uint64_t key;      /* function, grid and block together */
-	int64_t cost_ns;   /* expected GPU time of one launch */
-	uint32_t samples;  /* measured so far; saturates */
-	uint32_t pending;  /* launched and being measured */
+	uint64_t key;     /* function, grid and block together */
+	int64_t cost_ns;  /* expected GPU time of one launch */
+	uint32_t samples; /* measured so far; saturates */
+	uint32_t pending; /* launched and being measured */
 };
 
 #define FORECAST_YOUNG 4 /* until then every launch is measured */

@@ -42,7 +42,8 @@ is_zombie(const char *stat, size_t length)
 {
 	uint64_t threads = 0;
 	const char *bracket = memrchr(stat, ')', length);
-	return bracket != NULL && bracket + 2 < stat + length && (bracket[2] == 'Z' || bracket[2] == 'X') &&
+	return bracket != NULL && bracket + 2 < stat + length &&
+	       (bracket[2] == 'Z' || bracket[2] == 'X') &&
 	       process_parse_field(stat, length, STAT_THREADS, &threads) && threads <= 1;
 }
 
@@ -65,7 +66,8 @@ read_start(const char *path, uint64_t *ticks)
 	if (is_zombie(text, (size_t)length)) {
 		return STAT_GONE;
 	}
-	return process_parse_field(text, (size_t)length, STAT_START, ticks) ? STAT_FOUND : STAT_UNKNOWN;
+	return process_parse_field(text, (size_t)length, STAT_START, ticks) ? STAT_FOUND
+									    : STAT_UNKNOWN;
 }
 
 uint64_t

@@ -15,11 +15,12 @@ uint32_t process_owner_pid(uint64_t owner);
 /* Inode of this process's pid namespace; 0 when /proc is not there. */
 uint32_t process_namespace(void);
 
-/* Is that very process (not a later one with its pid) alive in our own pid namespace? Unknown counts as alive. */
+/* Is that very process (not a later one with its pid) alive in our own pid namespace? Unknown
+ * counts as alive. */
 bool process_alive(uint64_t owner);
 
-/* Number `field` (4 or later, counted as in proc(5)) of the text of /proc/<pid>/stat; false when the text is not of
- * that form. The command in it may hold spaces, brackets and newlines. */
+/* Number `field` (4 or later, counted as in proc(5)) of the text of /proc/<pid>/stat; false when
+ * the text is not of that form. The command in it may hold spaces, brackets and newlines. */
 bool process_parse_field(const char *stat, size_t length, int field, uint64_t *value);
 
 #endif

@@ -65,7 +65,8 @@ read_decimal(const char *text, struct decimal *out)
 			return any ? text : NULL;
 		}
 		any = true;
-		if (out->digits > (UINT64_MAX - 9) / 10 || (fraction && out->scale > UINT64_MAX / 10)) {
+		if (out->digits > (UINT64_MAX - 9) / 10 ||
+		    (fraction && out->scale > UINT64_MAX / 10)) {
 			return NULL;
 		}
 		out->digits = out->digits * 10 + (uint64_t)(*text - '0');
@@ -90,7 +91,8 @@ quantity_bytes(const char *text, uint64_t *bytes)
 		return false;
 	}
 	unsigned __int128 exact = (unsigned __int128)value.digits << shift;
-	if (exact % value.scale != 0 || exact / value.scale == 0 || exact / value.scale > INT64_MAX) {
+	if (exact % value.scale != 0 || exact / value.scale == 0 ||
+	    exact / value.scale > INT64_MAX) {
 		return false;
 	}
 	*bytes = (uint64_t)(exact / value.scale);

@@ -44,8 +44,9 @@ deny(struct device *device, uint64_t bytes, uint64_t limit)
 {
 	if (device->row != NULL) {
 		__atomic_fetch_add(&device->row->denied_count, 1, __ATOMIC_RELAXED);
-		log_line(LOG_DENIAL, "denied %llu bytes: %llu of %llu in use", (unsigned long long)bytes,
-		         (unsigned long long)device->row->used_bytes, (unsigned long long)limit);
+		log_line(LOG_DENIAL, "denied %llu bytes: %llu of %llu in use",
+			 (unsigned long long)bytes, (unsigned long long)device->row->used_bytes,
+			 (unsigned long long)limit);
 	}
 }
 
@@ -126,7 +127,8 @@ reap_now_and_then(struct device *device)
 	uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
 	uint64_t before = __atomic_load_n(&last_ns, __ATOMIC_RELAXED);
 	struct slot *slot = slot_for(device);
-	bool alone = slot != NULL && state_slot_bytes(slot, device->row_index) == device->row->used_bytes;
+	bool alone =
+	    slot != NULL && state_slot_bytes(slot, device->row_index) == device->row->used_bytes;
 	if (!alone && now_ns - before >= REAP_INTERVAL_NS) {
 		__atomic_store_n(&last_ns, now_ns, __ATOMIC_RELAXED);
 		state_reap();
@@ -155,6 +157,7 @@ quota_held(const struct device *device, unsigned kind)
 	if (slot == NULL) {
 		return 0;
 	}
-	int64_t held = __atomic_load_n(&slot->devices[device->row_index].held_bytes[kind], __ATOMIC_RELAXED);
+	int64_t held =
+	    __atomic_load_n(&slot->devices[device->row_index].held_bytes[kind], __ATOMIC_RELAXED);
 	return held > 0 ? (uint64_t)held : 0;
 }

@@ -1,7 +1,8 @@
 /* The container's memory quota on one device.
  *
- * Invariant: used_bytes of the row >= bytes that the driver holds for the container's live processes. Callers charge
- * before the driver allocates and refund when it failed; a crash in between over-counts until the slot is reaped.
+ * Invariant: used_bytes of the row >= bytes that the driver holds for the container's live
+ * processes. Callers charge before the driver allocates and refund when it failed; a crash in
+ * between over-counts until the slot is reaped.
  */
 #ifndef GPUSLICE_QUOTA_H
 #define GPUSLICE_QUOTA_H
@@ -11,7 +12,8 @@
 
 #include "devices.h"
 
-/* Reserve bytes of a kind (KIND_*). False: over the quota, or closed. True without effect when nothing is limited. */
+/* Reserve bytes of a kind (KIND_*). False: over the quota, or closed. True without effect when
+ * nothing is limited. */
 bool quota_charge(struct device *device, unsigned kind, uint64_t bytes);
 
 /* Give back. Never below zero. */
@@ -23,7 +25,8 @@ void quota_add(struct device *device, unsigned kind, uint64_t bytes);
 /* Turn bytes of one kind into another (spilling to managed memory). */
 void quota_convert(struct device *device, unsigned from, unsigned to, uint64_t bytes);
 
-/* Replace a reservation of `charged` bytes by `actual`. False: the quota cannot hold the difference; nothing changed. */
+/* Replace a reservation of `charged` bytes by `actual`. False: the quota cannot hold the
+ * difference; nothing changed. */
 bool quota_settle(struct device *device, unsigned kind, uint64_t charged, uint64_t actual);
 
 struct quota_view {

@@ -21,8 +21,8 @@ find_self(struct dl_phdr_info *info, size_t size, void *data)
 	}
 	const char *slash = strrchr(info->dlpi_name, '/');
 	if (slash != NULL && strncmp(slash + 1, "libcuda.so", 10) == 0) {
-		snprintf(beside_self, sizeof beside_self, "%.*s/real/libcuda.so.1", (int)(slash - info->dlpi_name),
-		         info->dlpi_name);
+		snprintf(beside_self, sizeof beside_self, "%.*s/real/libcuda.so.1",
+			 (int)(slash - info->dlpi_name), info->dlpi_name);
 	}
 	return 1;
 }

@@ -21,9 +21,12 @@ mutex_calls(void)
 {
 	static struct mutex_calls calls;
 	if (__atomic_load_n(&calls.consistent, __ATOMIC_ACQUIRE) == NULL) {
-		__atomic_store_n(&calls.lock, elf_libc_symbol("pthread_mutex_lock"), __ATOMIC_RELAXED);
-		__atomic_store_n(&calls.unlock, elf_libc_symbol("pthread_mutex_unlock"), __ATOMIC_RELAXED);
-		__atomic_store_n(&calls.consistent, elf_libc_symbol("pthread_mutex_consistent"), __ATOMIC_RELEASE);
+		__atomic_store_n(&calls.lock, elf_libc_symbol("pthread_mutex_lock"),
+				 __ATOMIC_RELAXED);
+		__atomic_store_n(&calls.unlock, elf_libc_symbol("pthread_mutex_unlock"),
+				 __ATOMIC_RELAXED);
+		__atomic_store_n(&calls.consistent, elf_libc_symbol("pthread_mutex_consistent"),
+				 __ATOMIC_RELEASE);
 	}
 	return &calls;
 }
@@ -32,9 +35,12 @@ void
 robust_init(uint64_t *words)
 {
 	int (*attr_init)(pthread_mutexattr_t *) = elf_libc_symbol("pthread_mutexattr_init");
-	int (*attr_shared)(pthread_mutexattr_t *, int) = elf_libc_symbol("pthread_mutexattr_setpshared");
-	int (*attr_robust)(pthread_mutexattr_t *, int) = elf_libc_symbol("pthread_mutexattr_setrobust");
-	int (*init)(pthread_mutex_t *, const pthread_mutexattr_t *) = elf_libc_symbol("pthread_mutex_init");
+	int (*attr_shared)(pthread_mutexattr_t *, int) =
+	    elf_libc_symbol("pthread_mutexattr_setpshared");
+	int (*attr_robust)(pthread_mutexattr_t *, int) =
+	    elf_libc_symbol("pthread_mutexattr_setrobust");
+	int (*init)(pthread_mutex_t *, const pthread_mutexattr_t *) =
+	    elf_libc_symbol("pthread_mutex_init");
 	pthread_mutexattr_t attributes;
 	if (attr_init == NULL || attr_shared == NULL || attr_robust == NULL || init == NULL) {
 		return;

@@ -1,4 +1,5 @@
-/* Robust process-shared mutexes over the C library's, found at run time (their symbol versions moved in glibc 2.34). */
+/* Robust process-shared mutexes over the C library's, found at run time (their symbol versions
+ * moved in glibc 2.34). */
 #ifndef GPUSLICE_ROBUST_H
 #define GPUSLICE_ROBUST_H
 
@@ -7,7 +8,8 @@
 
 enum robust_result {
 	ROBUST_OK,
-	ROBUST_RECOVERED, /* held now, but the last holder died inside: the caller repairs what the lock guards */
+	ROBUST_RECOVERED, /* held now, but the last holder died inside: the caller repairs what the
+			     lock guards */
 	ROBUST_BROKEN,    /* not held: the memory does not hold a mutex */
 };
 

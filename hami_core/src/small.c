@@ -1,5 +1,5 @@
-/* Threads: any. Page counts live in the block table; changes of one process's counts are serialised by pages_lock.
- * Fork: the child starts with no spare page (its slot holds nothing either). */
+/* Threads: any. Page counts live in the block table; changes of one process's counts are serialised
+ * by pages_lock. Fork: the child starts with no spare page (its slot holds nothing either). */
 #include "small.h"
 
 #include <string.h>
@@ -17,7 +17,8 @@ take_spare(struct device *device)
 	int32_t *spare = &spares[device_number(device)];
 	int32_t count = __atomic_load_n(spare, __ATOMIC_RELAXED);
 	while (count > 0) {
-		if (__atomic_compare_exchange_n(spare, &count, count - 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+		if (__atomic_compare_exchange_n(spare, &count, count - 1, 0, __ATOMIC_RELAXED,
+						__ATOMIC_RELAXED)) {
 			return true;
 		}
 	}
@@ -29,8 +30,8 @@ static void
 return_spare(struct device *device)
 {
 	int32_t none = 0;
-	if (!__atomic_compare_exchange_n(&spares[device_number(device)], &none, 1, 0, __ATOMIC_RELAXED,
-	                                 __ATOMIC_RELAXED)) {
+	if (!__atomic_compare_exchange_n(&spares[device_number(device)], &none, 1, 0,
+					 __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
 		quota_refund(device, KIND_DATA, LARGE_UNIT);
 	}
 }
@@ -99,7 +100,8 @@ small_placed(struct device *device, uint64_t address, uint64_t bytes)
 	lock_release(&pages_lock);
 	if (fresh > 1 && !quota_charge(device, KIND_DATA, (fresh - 1) * LARGE_UNIT)) {
 		lock_acquire(&pages_lock);
-		for (uint64_t page = first_page(address); page <= last_page(address, bytes); page++) {
+		for (uint64_t page = first_page(address); page <= last_page(address, bytes);
+		     page++) {
 			page_remove(page);
 		}
 		lock_release(&pages_lock);

@@ -33,7 +33,8 @@ spans_insert(struct state_device *row, int64_t start_ns, int64_t end_ns)
 	unsigned last = first;
 	while (last < span_count(row) && row->spans[last].start_ns <= end) {
 		const struct span *span = &row->spans[last];
-		uint64_t low = span->start_ns > (uint64_t)start_ns ? span->start_ns : (uint64_t)start_ns;
+		uint64_t low =
+		    span->start_ns > (uint64_t)start_ns ? span->start_ns : (uint64_t)start_ns;
 		uint64_t high = span->end_ns < (uint64_t)end_ns ? span->end_ns : (uint64_t)end_ns;
 		covered += high > low ? high - low : 0;
 		start = span->start_ns < start ? span->start_ns : start;

@@ -1,5 +1,5 @@
-/* The time already charged to a container on a device, as disjoint intervals: work that overlapped (other streams,
- * other processes of the container) is charged once. */
+/* The time already charged to a container on a device, as disjoint intervals: work that overlapped
+ * (other streams, other processes of the container) is charged once. */
 #ifndef GPUSLICE_SPANS_H
 #define GPUSLICE_SPANS_H
 
@@ -7,8 +7,8 @@
 
 #include "layout.h"
 
-/* Insert [start, end) and return how much of it was not covered before. Keeps the newest MAX_INTERVALS intervals.
- * Caller holds the row's limiter_mutex. */
+/* Insert [start, end) and return how much of it was not covered before. Keeps the newest
+ * MAX_INTERVALS intervals. Caller holds the row's limiter_mutex. */
 int64_t spans_insert(struct state_device *row, int64_t start_ns, int64_t end_ns);
 
 #endif

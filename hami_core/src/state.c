@@ -1,5 +1,5 @@
-/* Threads: any, after state_open. Fork: the child drops the parent's slot and file description, keeps the mapping,
- * and takes a slot of its own at its first call. */
+/* Threads: any, after state_open. Fork: the child drops the parent's slot and file description,
+ * keeps the mapping, and takes a slot of its own at its first call. */
 #include "state.h"
 
 #include <errno.h>
@@ -63,7 +63,8 @@ open_file(const char *path)
 	if (fd < 0 && errno == ENOENT) {
 		fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 		if (fd >= 0) {
-			/* Other users of the container share it; the process's umask is not ours to change. */
+			/* Other users of the container share it; the process's umask is not ours to
+			 * change. */
 			(void)fchmod(fd, 0666);
 		}
 	}
@@ -93,10 +94,12 @@ static bool
 map_file(int fd)
 {
 	off_t size = lseek(fd, 0, SEEK_END);
-	if (size < (off_t)sizeof(struct state_file) && ftruncate(fd, sizeof(struct state_file)) != 0) {
+	if (size < (off_t)sizeof(struct state_file) &&
+	    ftruncate(fd, sizeof(struct state_file)) != 0) {
 		return false;
 	}
-	void *map = mmap(NULL, sizeof(struct state_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *map =
+	    mmap(NULL, sizeof(struct state_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED) {
 		return false;
 	}
@@ -120,8 +123,12 @@ state_open(const char *path)
 	int fd = open_file(path);
 	bool good = fd >= 0 && byte_lock(fd, F_OFD_SETLKW, F_WRLCK, 0, NULL) && map_file(fd);
 	if (!good) {
-		log_line(LOG_ERROR, "%s: %s: every allocation is denied; the directory must be writable for this user",
-		         path, errno == EPROTO ? "written by another version of gpuslice" : strerror(errno));
+		log_line(LOG_ERROR,
+			 "%s: %s: every allocation is denied; the directory must be writable for "
+			 "this user",
+			 path,
+			 errno == EPROTO ? "written by another version of gpuslice"
+					 : strerror(errno));
 	}
 	if (fd >= 0) {
 		byte_lock(fd, F_OFD_SETLK, F_UNLCK, 0, NULL);
@@ -168,7 +175,9 @@ slot_is_dead(const struct slot *slot)
 		return !process_alive(owner);
 	}
 	short found = F_WRLCK;
-	return file_fd >= 0 && byte_lock(file_fd, F_OFD_GETLK, F_WRLCK, slot_offset(slot), &found) && found == F_UNLCK;
+	return file_fd >= 0 &&
+	       byte_lock(file_fd, F_OFD_GETLK, F_WRLCK, slot_offset(slot), &found) &&
+	       found == F_UNLCK;
 }
 
 uint64_t
@@ -303,8 +312,10 @@ state_slot(void)
 		__atomic_store_n(&own_slot, claim_slot(), __ATOMIC_RELEASE);
 		robust_unlock(mapped->header.registry_mutex);
 		if (own_slot == NULL) {
-			log_line(LOG_ERROR, "%d processes of this container already use the GPU: every allocation is denied",
-			         MAX_SLOTS);
+			log_line(LOG_ERROR,
+				 "%d processes of this container already use the GPU: every "
+				 "allocation is denied",
+				 MAX_SLOTS);
 		}
 	}
 	slot = own_slot;

@@ -9,7 +9,8 @@
 
 #include "layout.h"
 
-/* Map the file, making it if it is not there. False (with a line on stderr) when that is impossible. */
+/* Map the file, making it if it is not there. False (with a line on stderr) when that is
+ * impossible. */
 bool state_open(const char *path);
 
 /* Row of a device, taken on first sight; NULL when all 16 are taken by others. */
@@ -19,7 +20,8 @@ unsigned state_device_index(const struct state_device *device);
 /* This process's slot, taken on first call; NULL when 1,024 live processes hold theirs. */
 struct slot *state_slot(void);
 
-/* Lock a device row; repairs used_bytes when the last holder died inside. False: the row is beyond repair. */
+/* Lock a device row; repairs used_bytes when the last holder died inside. False: the row is beyond
+ * repair. */
 bool state_lock(struct state_device *device);
 void state_unlock(struct state_device *device);
 

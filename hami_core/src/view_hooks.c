@@ -1,4 +1,5 @@
-/* What CUDA tells the container about its memory: its own share. Null pointers are the driver's to judge. */
+/* What CUDA tells the container about its memory: its own share. Null pointers are the driver's to
+ * judge. */
 #include "devices.h"
 #include "driver.h"
 #include "hooks.h"
@@ -34,7 +35,8 @@ cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 		limits_read(device->limits_row, &limit);
 	}
 	uint64_t left = view.limit_bytes > view.used_bytes ? view.limit_bytes - view.used_bytes : 0;
-	*total_bytes = limit.spill_bytes > 0 ? (size_t)view.limit_bytes : smaller(view.limit_bytes, physical_total);
+	*total_bytes = limit.spill_bytes > 0 ? (size_t)view.limit_bytes
+					     : smaller(view.limit_bytes, physical_total);
 	*free_bytes = limit.spill_bytes > 0 ? (size_t)left : smaller(left, physical_free);
 	return CU_OK;
 }
@@ -69,7 +71,8 @@ cuDeviceTotalMem_v2(size_t *bytes, cu_device handle)
 		struct limit limit = {.spill_bytes = 0};
 		limits_read(device->limits_row, &limit);
 		uint64_t share = quota_view(device).limit_bytes;
-		*bytes = device->enforced && limit.spill_bytes > 0 ? (size_t)share : smaller(share, *bytes);
+		*bytes = device->enforced && limit.spill_bytes > 0 ? (size_t)share
+								   : smaller(share, *bytes);
 	}
 	return result;
 }

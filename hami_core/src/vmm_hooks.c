@@ -1,8 +1,8 @@
-/* Virtual memory management: physical memory belongs to a handle and lives until its last reference and its last
- * mapping are gone, so the charge does too. Host locations are never charged.
+/* Virtual memory management: physical memory belongs to a handle and lives until its last reference
+ * and its last mapping are gone, so the charge does too. Host locations are never charged.
  *
- * Threads: any, under vmm_lock, which is held over the driver call so that counts follow the driver's order.
- * Fork: the child starts with empty tables.
+ * Threads: any, under vmm_lock, which is held over the driver call so that counts follow the
+ * driver's order. Fork: the child starts with empty tables.
  */
 #include "charges.h"
 #include "driver.h"
@@ -57,13 +57,15 @@ add_reference(uint64_t handle)
 }
 
 EXPORTED cu_result
-cuMemCreate(cu_handle *handle, size_t bytes, const struct cu_allocation_prop *prop, unsigned long long flags)
+cuMemCreate(cu_handle *handle, size_t bytes, const struct cu_allocation_prop *prop,
+	    unsigned long long flags)
 {
 	if (driver()->cuMemCreate == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	struct device *device =
-	        prop != NULL && prop->location.type == CU_LOCATION_DEVICE ? device_of(prop->location.id) : NULL;
+	struct device *device = prop != NULL && prop->location.type == CU_LOCATION_DEVICE
+				    ? device_of(prop->location.id)
+				    : NULL;
 	if (device == NULL) {
 		return driver()->cuMemCreate(handle, bytes, prop, flags);
 	}
@@ -113,8 +115,8 @@ cuMemRetainAllocationHandle(cu_handle *handle, void *address)
 	return result;
 }
 
-/* Imported memory is charged to the process that created it; in this process a handle that it made itself and gets
- * back counts once more. */
+/* Imported memory is charged to the process that created it; in this process a handle that it made
+ * itself and gets back counts once more. */
 EXPORTED cu_result
 cuMemImportFromShareableHandle(cu_handle *handle, void *os_handle, int type)
 {
@@ -131,7 +133,8 @@ cuMemImportFromShareableHandle(cu_handle *handle, void *os_handle, int type)
 }
 
 EXPORTED cu_result
-cuMemMap(cu_deviceptr address, size_t bytes, size_t offset, cu_handle handle, unsigned long long flags)
+cuMemMap(cu_deviceptr address, size_t bytes, size_t offset, cu_handle handle,
+	 unsigned long long flags)
 {
 	if (driver()->cuMemMap == NULL) {
 		return CU_NOT_SUPPORTED;
@@ -140,7 +143,8 @@ cuMemMap(cu_deviceptr address, size_t bytes, size_t offset, cu_handle handle, un
 	cu_result result = driver()->cuMemMap(address, bytes, offset, handle, flags);
 	struct block known;
 	if (result == CU_OK && block_peek(SPACE_HANDLE, handle, &known)) {
-		struct block mapping = {.key = address, .bytes = bytes, .owner = handle, .space = SPACE_MAPPING};
+		struct block mapping = {
+		    .key = address, .bytes = bytes, .owner = handle, .space = SPACE_MAPPING};
 		block_put(&mapping);
 		change_maps(handle, 1);
 	}

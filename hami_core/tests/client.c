@@ -1,24 +1,19 @@
-/* A CUDA program that does what it is told on stdin, one command a line, and answers each with one line on stdout:
+/* A CUDA program that does what it is told on stdin, one command a line, and answers each with one
+ * line on stdout:
  * "<result> [values…]", result being the driver's code. Linked to libcuda.so.1 like any program.
  *
  *   device N                      primary context of a device becomes current
  *   context N | uncontext         a context of its own (pushed), destroyed again
- *   alloc KIND BYTES              KIND: plain pitch managed async pool vmm array array3d mipmap module small
- *   free                          the newest one, by its own function
- *   freeall
- *   freeas FUNCTION               newest address with cuMemFree_v2 or cuMemFreeAsync
- *   badfree ADDRESS
- *   fill BYTES                    plain allocations of that size until refused: number granted
- *   race BYTES ROUNDS             allocate and free at random: granted, refused
- *   info | total N                free and total bytes
- *   nvml N                        total used free of NVML
- *   processes N                   NVML compute processes: count and pid:bytes…
- *   kernel NAME                   load it
- *   launch COUNT [sync]           blocks 1: nanoseconds taken
- *   biglaunch COUNT               the same with 65536 x 65536 blocks
- *   run MILLISECONDS [sync]       launch until the time is over: launches, nanoseconds
- *   graph COUNT                   capture COUNT launches, then launch the graph once
- *   wait                          cuCtxSynchronize
+ *   alloc KIND BYTES              KIND: plain pitch managed async pool vmm array array3d mipmap
+ * module small free                          the newest one, by its own function freeall freeas
+ * FUNCTION               newest address with cuMemFree_v2 or cuMemFreeAsync badfree ADDRESS fill
+ * BYTES                    plain allocations of that size until refused: number granted race BYTES
+ * ROUNDS             allocate and free at random: granted, refused info | total N free and total
+ * bytes nvml N                        total used free of NVML processes N                   NVML
+ * compute processes: count and pid:bytes… kernel NAME                   load it launch COUNT [sync]
+ * blocks 1: nanoseconds taken biglaunch COUNT               the same with 65536 x 65536 blocks run
+ * MILLISECONDS [sync]       launch until the time is over: launches, nanoseconds, begin graph COUNT
+ * capture COUNT launches, then launch the graph once wait                          cuCtxSynchronize
  *   cycle COUNT BYTES LIVE        alloc + free pairs with LIVE blocks held: nanoseconds a pair
  *   fork COMMAND…                 run one command in a child and answer its line
  *   sleep MILLISECONDS | pid | quit
@@ -40,12 +35,14 @@ cu_result cuModuleGetFunction(cu_function *function, cu_module module, const cha
 cu_result cuCtxSynchronize(void);
 cu_result cuCtxSetCurrent(cu_context context);
 cu_result cuGraphDestroy(cu_graph graph);
-cu_result cuMemAddressReserve(cu_deviceptr *address, size_t bytes, size_t align, cu_deviceptr hint, unsigned long long f);
+cu_result cuMemAddressReserve(cu_deviceptr *address, size_t bytes, size_t align, cu_deviceptr hint,
+			      unsigned long long f);
 cu_result cuMemAddressFree(cu_deviceptr address, size_t bytes);
 cu_result cuStreamSynchronize(cu_stream stream);
 nvml_result nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvml_device *device);
 
-/* A participant of the fake driver's virtual clock must not keep the others waiting while it reads. */
+/* A participant of the fake driver's virtual clock must not keep the others waiting while it reads.
+ */
 void gpuslice_fake_clock_leave(void) __attribute__((weak));
 
 #define MAX_HELD 300000
@@ -75,7 +72,8 @@ now_ns(void)
 static int
 alloc_vmm(struct held *block, size_t bytes)
 {
-	struct cu_allocation_prop prop = {.type = CU_ALLOCATION_PINNED, .location = {CU_LOCATION_DEVICE, current}};
+	struct cu_allocation_prop prop = {.type = CU_ALLOCATION_PINNED,
+					  .location = {CU_LOCATION_DEVICE, current}};
 	cu_handle handle;
 	int result = cuMemCreate(&handle, bytes, &prop, 0);
 	block->handle = handle;
@@ -107,7 +105,8 @@ alloc_kind(const char *kind, size_t bytes, struct held *block)
 		return cuMemAllocAsync(&block->address, bytes, NULL);
 	}
 	if (strcmp(kind, "pool") == 0) {
-		struct cu_pool_props props = {.allocation_type = 1, .location = {CU_LOCATION_DEVICE, current}};
+		struct cu_pool_props props = {.allocation_type = 1,
+					      .location = {CU_LOCATION_DEVICE, current}};
 		if (own_pool == NULL && (result = cuMemPoolCreate(&own_pool, &props)) != CU_OK) {
 			return result;
 		}
@@ -117,15 +116,22 @@ alloc_kind(const char *kind, size_t bytes, struct held *block)
 		return alloc_vmm(block, bytes);
 	}
 	if (strcmp(kind, "array") == 0) {
-		struct cu_array_descriptor d = {.width = 4096, .height = bytes / 16384, .format = 0x20, .channels = 1};
+		struct cu_array_descriptor d = {
+		    .width = 4096, .height = bytes / 16384, .format = 0x20, .channels = 1};
 		result = cuArrayCreate_v2(&array, &d);
 	} else if (strcmp(kind, "array3d") == 0) {
-		struct cu_array3d_descriptor d = {
-		        .width = 1024, .height = 256, .depth = bytes / 1048576, .format = 0x20, .channels = 1};
+		struct cu_array3d_descriptor d = {.width = 1024,
+						  .height = 256,
+						  .depth = bytes / 1048576,
+						  .format = 0x20,
+						  .channels = 1};
 		result = cuArray3DCreate_v2(&array, &d);
 	} else if (strcmp(kind, "mipmap") == 0) {
-		struct cu_array3d_descriptor d = {
-		        .width = 1024, .height = bytes / 4096, .depth = 0, .format = 0x20, .channels = 1};
+		struct cu_array3d_descriptor d = {.width = 1024,
+						  .height = bytes / 4096,
+						  .depth = 0,
+						  .format = 0x20,
+						  .channels = 1};
 		result = cuMipmappedArrayCreate(&mipmap, &d, 3);
 		array = (cu_array)mipmap;
 	}
@@ -224,7 +230,7 @@ do_run(double milliseconds, bool sync)
 		}
 	}
 	cuCtxSynchronize();
-	printf("%d %lu %lld\n", result, launches, now_ns() - began);
+	printf("%d %lu %lld %lld\n", result, launches, now_ns() - began, began);
 }
 
 static void
@@ -310,7 +316,10 @@ static void
 do_kernel(const char *name)
 {
 	static char ptx[4096];
-	snprintf(ptx, sizeof ptx, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry %s()\n{\nret;\n}\n", name);
+	snprintf(
+	    ptx, sizeof ptx,
+	    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry %s()\n{\nret;\n}\n",
+	    name);
 	cu_module module;
 	int result = cuModuleLoadData(&module, ptx);
 	result = result != CU_OK ? result : cuModuleGetFunction(&function, module, name);
@@ -395,7 +404,8 @@ execute(char *line)
 {
 	char word[24] = "", a[64] = "", b[64] = "", c[64] = "";
 	sscanf(line, "%23s %63s %63s %63s", word, a, b, c);
-	unsigned long long x = strtoull(a, NULL, 0), y = strtoull(b, NULL, 0), z = strtoull(c, NULL, 0);
+	unsigned long long x = strtoull(a, NULL, 0), y = strtoull(b, NULL, 0),
+			   z = strtoull(c, NULL, 0);
 	if (strcmp(word, "device") == 0) {
 		do_device((cu_device)x);
 	} else if (strcmp(word, "context") == 0) {

@@ -1,10 +1,10 @@
 /* Prints who answers when a program looks driver symbols up in the many ways that there are.
  *
- *   lookups queries FILE     lines "name ver=N flags=F" through cuGetProcAddress_v2:  name N F result status owner symbol
- *   lookups names NAME…      dlsym on the driver's handle:                            name owner symbol
- *   lookups ways             RTLD_NEXT, RTLD_DEFAULT, another library, repeated:      way owner symbol
- *   lookups deepbind FILE    a plug-in loaded with RTLD_DEEPBIND that calls cuMemAlloc: result
- *   lookups signals          what CUDA's start did to umask and handlers:             unchanged|changed
+ *   lookups queries FILE     lines "name ver=N flags=F" through cuGetProcAddress_v2:  name N F
+ * result status owner symbol lookups names NAME…      dlsym on the driver's handle: name owner
+ * symbol lookups ways             RTLD_NEXT, RTLD_DEFAULT, another library, repeated:      way
+ * owner symbol lookups deepbind FILE    a plug-in loaded with RTLD_DEEPBIND that calls cuMemAlloc:
+ * result lookups signals          what CUDA's start did to umask and handlers: unchanged|changed
  *   lookups time COUNT       nanoseconds of one dlsym of a hooked name
  */
 #include <dlfcn.h>
@@ -27,7 +27,8 @@ print_owner(const void *address)
 		return;
 	}
 	const char *slash = strrchr(info.dli_fname, '/');
-	printf("%s %s\n", slash != NULL ? slash + 1 : info.dli_fname, info.dli_sname != NULL ? info.dli_sname : "?");
+	printf("%s %s\n", slash != NULL ? slash + 1 : info.dli_fname,
+	       info.dli_sname != NULL ? info.dli_sname : "?");
 }
 
 static int
@@ -80,7 +81,7 @@ deepbind(const char *path)
 {
 	void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
 	int (*allocate)(unsigned long long) =
-	        plugin == NULL ? NULL : (int (*)(unsigned long long))dlsym(plugin, "plugin_allocate");
+	    plugin == NULL ? NULL : (int (*)(unsigned long long))dlsym(plugin, "plugin_allocate");
 	printf("%d\n", allocate == NULL ? -1 : allocate(8ULL << 30));
 	return 0;
 }
@@ -103,7 +104,9 @@ signals(void *cuda)
 	sigaction(SIGUSR1, NULL, &one);
 	sigaction(SIGUSR2, NULL, &two);
 	mode_t after = umask(mask);
-	printf("%s\n", after == 027 && one.sa_handler == on_signal && two.sa_handler == on_signal ? "unchanged" : "changed");
+	printf("%s\n", after == 027 && one.sa_handler == on_signal && two.sa_handler == on_signal
+			   ? "unchanged"
+			   : "changed");
 	return 0;
 }
 
@@ -118,7 +121,8 @@ time_lookups(void *cuda, long count)
 		}
 	}
 	clock_gettime(CLOCK_MONOTONIC, &b);
-	printf("%.1f\n", ((double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec)) / (double)count);
+	printf("%.1f\n", ((double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec)) /
+			     (double)count);
 	return 0;
 }
 

@@ -1,5 +1,5 @@
-/* A library with a function of the driver's name that is not the driver's, and one that asks for the next definition of
- * a name from where it stands. */
+/* A library with a function of the driver's name that is not the driver's, and one that asks for
+ * the next definition of a name from where it stands. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 

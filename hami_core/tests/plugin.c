@@ -1,4 +1,5 @@
-/* A plug-in linked to the driver; loaded with RTLD_DEEPBIND it would bind past the preloaded library. */
+/* A plug-in linked to the driver; loaded with RTLD_DEEPBIND it would bind past the preloaded
+ * library. */
 #include <stddef.h>
 
 int cuInit(unsigned flags);

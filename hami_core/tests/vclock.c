@@ -1,4 +1,5 @@
-/* Preload for tests on the fake driver's virtual clock: the program's and the library's time become the node's. */
+/* Preload for tests on the fake driver's virtual clock: the program's and the library's time become
+ * the node's. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,7 +30,8 @@ clock_gettime(clockid_t clock, struct timespec *out)
 int
 clock_nanosleep(clockid_t clock, int flags, const struct timespec *want, struct timespec *left)
 {
-	if (clock != CLOCK_MONOTONIC || flags != 0 || inside != 0 || gpuslice_fake_clock_sleep == NULL) {
+	if (clock != CLOCK_MONOTONIC || flags != 0 || inside != 0 ||
+	    gpuslice_fake_clock_sleep == NULL) {
 		return syscall(SYS_clock_nanosleep, clock, flags, want, left) == 0 ? 0 : errno;
 	}
 	inside++;

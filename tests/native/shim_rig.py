@@ -21,7 +21,7 @@ SHIM = ROOT / "hami_core"
 LIBRARY = SHIM / "build" / "libvgpu.so"
 FAULTY_LIBRARY = SHIM / "build" / "tests" / "libvgpu-faults.so"
 CLIENT = SHIM / "build" / "tests" / "client"
-DRIVERS = ROOT / "simulator" / "drivers"
+DRIVERS = Path(os.environ.get("GPUSLICE_TEST_DRIVERS", ROOT / "simulator" / "drivers"))
 OUT_OF_MEMORY = 2
 CONTEXT_MIB = 300
 
