@@ -123,7 +123,9 @@ class Registrar:
         watch.ensure()
         self._wake.clear()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            # Not wait_for: on Python 3.11 it can swallow a cancellation.
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
 
     async def _attempt(self) -> _Incarnation | None:
         kubelet = _identity(self._directory / KUBELET_SOCKET)
@@ -208,7 +210,8 @@ async def _end_streams(incarnation: _Incarnation) -> None:
     incarnation.streams.end()
     if incarnation.streams.open:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(incarnation.streams.all_closed.wait(), _STOP_SECONDS)
+            async with asyncio.timeout(_STOP_SECONDS):
+                await incarnation.streams.all_closed.wait()
 
 
 async def _stop(incarnation: _Incarnation) -> None:

@@ -119,7 +119,8 @@ class DeviceManager:
         socket = self._directory / request.endpoint
         channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
         try:
-            await asyncio.wait_for(channel.channel_ready(), _DIAL_SECONDS)
+            async with asyncio.timeout(_DIAL_SECONDS):
+                await channel.channel_ready()
             options = await rpc.DevicePluginStub(channel).GetDevicePluginOptions(pb.Empty())
         except BaseException:
             await channel.close()

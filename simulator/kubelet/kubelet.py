@@ -288,7 +288,8 @@ class StubKubelet:
         while True:
             await self._api.report_node(self.node_name, self.manager.capacity())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._devices_changed.wait(), self.behaviour.pace.node_status)
+                async with asyncio.timeout(self.behaviour.pace.node_status):
+                    await self._devices_changed.wait()
             self._devices_changed.clear()
 
     # -- for tests and the demo -----------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ class Plugin:
     node: Node = field(init=False)
     backend: SliceBackend = field(init=False)
     registrar: Registrar = field(init=False)
+    housekeeper: Housekeeper = field(init=False)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -87,6 +88,7 @@ class Plugin:
         self.backend = SliceBackend(GPU_RESOURCE, self.node)
         self.node.on_pod.append(self._on_pod)
         self.backend.take_over({grant.id: grant for grant in delivery.load()})
+        self.housekeeper = Housekeeper(self.node, self.books, lambda: None)
         self.registrar = Registrar(self.backend, self.layout.plugins, metrics)
 
     def _on_pod(self, tenant: Tenant) -> None:
@@ -104,9 +106,10 @@ class Plugin:
         await self.backend.refresh()
         self.tasks = [
             asyncio.create_task(self.registrar.run()),
-            asyncio.create_task(Housekeeper(self.node, self.books, lambda: None).run()),
+            asyncio.create_task(self.housekeeper.run()),
         ]
-        await asyncio.wait_for(self.registrar.registered.wait(), 10)
+        async with asyncio.timeout(10):
+            await self.registrar.registered.wait()
 
     async def stop(self) -> None:
         """End the streams and stop."""
