@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuslice.devices.annotations import CARDS, encode_cards
 from gpuslice.devices.errors import BadAnnotation
-from gpuslice.devices.families.register import CORDON, cards_of_node
+from gpuslice.devices.families.register import CORDON, cards_of_node, read_node
 from gpuslice.devices.inventory import Card, NodeCards
 from tests.families.cluster import FAMILIES, node
 
@@ -64,6 +64,22 @@ def test_other_vendors_on_the_same_node_are_added() -> None:
     own = NodeCards("n1", (Card("GPU-own", memory_mib=1000),), links=((0,),))
     found = cards({CARDS: encode_cards(own), DCU: "DCU-0,4,16384,100,Z100L,0,true:"})
     assert [(card.uuid, card.family) for card in found] == [("GPU-own", "nvidia"), ("DCU-0", "hygon")]
+
+
+def test_one_vendors_slip_does_not_hide_the_cards_of_another() -> None:
+    own = NodeCards("n1", (Card("GPU-own", memory_mib=1000),))
+    found, problems = read_node(node({CARDS: encode_cards(own), DCU: "DCU-0,4:"}), FAMILIES)
+    assert found == own
+    assert [problem.key for problem in problems] == [DCU]
+
+
+def test_where_our_own_record_is_unreadable_an_older_one_is_not_believed() -> None:
+    """HAMi's annotation on the same node may be years old: a card that is in use by our books is not offered twice."""
+    old = '[{"id":"GPU-a","count":1,"devmem":1,"health":true}]'
+    found, problems = read_node(node({CARDS: "{", NVIDIA: old, DCU: "DCU-0,4,1,100,Z100L,0,true:"}), FAMILIES)
+    assert found is not None
+    assert [card.uuid for card in found.cards] == ["DCU-0"]
+    assert [problem.key for problem in problems] == [CARDS]
 
 
 def test_a_node_without_devices_has_no_cards() -> None:

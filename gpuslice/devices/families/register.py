@@ -27,20 +27,50 @@ def cards_of_node(node: Node, families: Families) -> NodeCards | None:
     Our own annotation speaks for the families it names; the others are read from where their plugins write.
 
     Raises:
-        BadAnnotation: An annotation is unreadable; the node gets no devices until it is corrected.
+        BadAnnotation: An annotation is unreadable; :func:`read_node` gives the other cards all the same.
     """
+    cards, problems = read_node(node, families)
+    if problems:
+        raise problems[0]
+    return cards
+
+
+def read_node(node: Node, families: Families) -> tuple[NodeCards | None, tuple[BadAnnotation, ...]]:
+    """Return the cards that are readable, and what is not: one vendor's slip does not hide the cards of another."""
     name = node.metadata.name
-    own_text = node.metadata.annotations.get(CARDS)
-    own = None if own_text is None else decode_cards(name, own_text)
-    covered = set() if own is None else {card.family for card in own.cards}
-    seats = [seat for family in families if family.name not in covered for seat in _read(node, family)]
+    problems: list[BadAnnotation] = []
+    own = _own_cards(node, problems)
+    covered = {card.family for card in own.cards} if own is not None else {"nvidia"} if problems else set()
+    seats: list[Seat] = []
+    for family in families:
+        if family.name in covered:
+            continue
+        try:
+            seats.extend(_read(node, family))
+        except BadAnnotation as error:
+            problems.append(error)
     if not seats:
-        return own
+        return own, tuple(problems)
     own_cards = own.cards if own is not None else ()
     cards = (*own_cards, *_cordoned(node, [seat.card for seat in seats]))
-    _refuse_twins(name, cards)
+    twin = _first_twin(cards)
+    if twin is not None:
+        problems.append(BadAnnotation(f"node {name}", "register annotations", twin, "two cards have the same id"))
+        return own, tuple(problems)
     links = joined(own.links if own is not None else (), len(own_cards), known_links(seats), len(seats))
-    return NodeCards(name, cards, links=links, identity_known=own.identity_known if own is not None else False)
+    known = own is not None and own.identity_known
+    return NodeCards(name, cards, links=links, identity_known=known), tuple(problems)
+
+
+def _own_cards(node: Node, problems: list[BadAnnotation]) -> NodeCards | None:
+    text = node.metadata.annotations.get(CARDS)
+    if text is None:
+        return None
+    try:
+        return decode_cards(node.metadata.name, text)
+    except BadAnnotation as error:
+        problems.append(error)
+        return None
 
 
 def _cordoned(node: Node, cards: list[Card]) -> Iterator[Card]:
@@ -49,12 +79,14 @@ def _cordoned(node: Node, cards: list[Card]) -> Iterator[Card]:
         yield replace(card, cordoned=True) if card.uuid in listed else card
 
 
-def _refuse_twins(node: str, cards: tuple[Card, ...]) -> None:
+def _first_twin(cards: tuple[Card, ...]) -> str | None:
+    """Return an id that two cards have."""
     seen: set[str] = set()
     for card in cards:
         if card.uuid in seen:
-            raise BadAnnotation(f"node {node}", "register annotations", card.uuid, "two cards have the same id")
+            return card.uuid
         seen.add(card.uuid)
+    return None
 
 
 def _read(node: Node, family: Family) -> tuple[Seat, ...]:
