@@ -29,7 +29,6 @@ static const uint32_t WAITERS = 0x80000000U;
 static struct region *mapped;
 static int region_fd = -1;
 static uint32_t slot = UINT32_MAX;
-static bool forked;
 static char problem[512];
 static char directory[PATH_MAX];
 static pthread_mutex_t attach_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -62,12 +61,6 @@ const char *
 region_directory(void)
 {
 	return directory;
-}
-
-bool
-region_forked(void)
-{
-	return forked;
 }
 
 static long
@@ -454,7 +447,6 @@ after_fork_in_child(void)
 	slot = UINT32_MAX;
 	munmap(mapped, sizeof *mapped);
 	mapped = NULL;
-	forked = true;
 	pthread_mutex_init(&attach_mutex, NULL);
 }
 

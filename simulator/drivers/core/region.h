@@ -198,8 +198,6 @@ struct client *region_self(void);
 uint32_t region_slot(void);
 const char *region_problem(void);
 const char *region_directory(void);
-/* True in a forked child whose parent was attached. */
-bool region_forked(void);
 
 void region_lock(void);
 void region_unlock(void);

@@ -10,6 +10,7 @@
 const int gate_unsupported_code = CU_NOT_SUPPORTED;
 
 static bool initialised;
+static bool forked; /* this process is a child of one that had initialised CUDA */
 static pthread_mutex_t init_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* Calls that work before cuInit. */
@@ -33,12 +34,13 @@ gate_refuses(const char *symbol)
 	if (works_uninitialised(symbol)) {
 		return CU_OK;
 	}
-	return initialised && !region_forked() ? CU_OK : CU_NOT_INITIALIZED;
+	return initialised && !forked ? CU_OK : CU_NOT_INITIALIZED;
 }
 
 static void
 forked_child(void)
 {
+	forked = true;
 	gate_shut();
 	pthread_mutex_init(&init_mutex, NULL);
 }
@@ -86,7 +88,7 @@ fake_cuInit(unsigned flags)
 	if (flags != 0) {
 		return CU_INVALID_VALUE;
 	}
-	if (region_forked()) {
+	if (forked) {
 		return CU_NOT_INITIALIZED;
 	}
 	pthread_mutex_lock(&init_mutex);

@@ -1,6 +1,8 @@
 """Each way to allocate, against the drivers' own ledger."""
 
+import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -191,3 +193,37 @@ def test_a_context_takes_everything_with_it(tmp_path: Path, programs: Start) -> 
         program.ok(command)
     program.ok("reset")
     assert used(node) == 0
+
+
+def test_asking_for_the_version_does_not_spoil_a_later_fork(tmp_path: Path) -> None:
+    code = """
+import ctypes, os
+cuda = ctypes.CDLL("libcuda.so.1")
+version = ctypes.c_int()
+first = cuda.cuDriverGetVersion(ctypes.byref(version))
+child = os.fork()
+if child == 0:
+    os._exit(cuda.cuInit(0))
+print(first, version.value, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = Node(tmp_path, NO_CONTEXT).run(sys.executable, "-c", code)
+    assert done.stdout == "0 13000 0\n", done.stderr
+
+
+def test_racing_processes_get_the_card_and_no_more(tmp_path: Path) -> None:
+    node = Node(tmp_path, NO_CONTEXT)
+    probe = [f"{node.environment['LD_LIBRARY_PATH']}/gpuprobe", "--allocate", "0", "--step", "2", "--hold", "forever"]
+    racing = [subprocess.Popen(probe, env=node.environment, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    granted = []
+    for process in racing:
+        assert process.stdout is not None
+        events = {}
+        while "holding" not in events:
+            event = json.loads(process.stdout.readline())
+            events[event["event"]] = event
+        granted.append(events["allocated"]["granted_mib"])
+    held = used(node)
+    for process in racing:
+        process.kill()
+        process.communicate()
+    assert (sum(granted), held, used(node)) == (USABLE_T4_MIB, USABLE_T4_MIB, 0)
