@@ -179,7 +179,7 @@ def _allocation_of(pod: Pod) -> PodAllocation | None:
     if not text:
         return None
     try:
-        allocation = decode_allocation(pod.full_name, text)
+        allocation = _decoded(text)
     except BadAnnotation as error:
         log.error("pod_allocation_unreadable", pod=pod.full_name, node=pod.spec.node_name, error=str(error))
         return None
@@ -189,11 +189,18 @@ def _allocation_of(pod: Pod) -> PodAllocation | None:
     return allocation
 
 
+@lru_cache(maxsize=4096)
+def _decoded(text: str) -> PodAllocation:
+    """Read an allocation; a pod comes by several times with the same one."""
+    return decode_allocation("pod", text)
+
+
 def _init_done(pod: Pod) -> bool:
     """Tell whether all init containers have ended; the kubelet says so in the condition Initialized."""
     return any(c.type == "Initialized" and c.status == "True" for c in pod.status.conditions or ())
 
 
+@lru_cache(maxsize=4096)
 def _milli(quantity: str | float) -> int:
     try:
         return max(0, int(parse_quantity(quantity) * 1000))

@@ -50,7 +50,9 @@ async def _supervise(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
         await asyncio.wait({task}, timeout=0.3)
     if not task.done():
         log.error("stop_timed_out")
-        return 1
+        sys.stderr.flush()
+        # The event loop's own clean-up would wait for the task that has just refused to end.
+        os._exit(1)
     if task.cancelled():
         return 0
     return _outcome(task.exception())
