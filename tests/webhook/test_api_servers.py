@@ -1,4 +1,4 @@
-"""The webhook registered with a real kube-apiserver: what really arrives, what an outage really does."""
+"""The webhook registered with an API server, embedded and real: what really arrives, what an outage really does."""
 
 import base64
 import http.client
@@ -9,20 +9,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simulator.apiserver import ADMIN as EMBEDDED_ADMIN
+from simulator.apiserver import Options, ServerThread
 from tests.cluster.build import ensure
-from tests.cluster.harness.api import ApiError, path_of
+from tests.cluster.harness.api import Api, ApiError, path_of
 from tests.cluster.harness.control_plane import ADMIN, ControlPlane
 from tests.webhook.pod_generator import PodGenerator
 from tests.webhook.reviews import FAMILIES
 from webhook.registration import Registration, mutating_configuration, validating_configuration
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.xdist_group("real-api-server")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("webhook-api-servers")]
+REAL = pytest.param("real", marks=pytest.mark.cluster)
 Json = dict[str, Any]
 EXEMPT = "kube-system"
 GPU = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}
@@ -42,11 +46,13 @@ def pod(name: str, limits: Json, **more: Any) -> Json:
 class Cluster:
     """An API server with our webhook registered."""
 
-    plane: ControlPlane
+    admin: Api
+    port_of_api: int
+    authority: Path
+    token: str
     folder: Path
     port: int = 0
     process: "subprocess.Popen[bytes] | None" = None
-    removed: list[str] = field(default_factory=list)
 
     def start_webhook(self) -> None:
         ports = self.folder / "ports.json"
@@ -69,12 +75,13 @@ class Cluster:
     def register(self) -> None:
         authority = base64.b64encode((self.folder / "tls" / "ca.crt").read_bytes()).decode()
         registration = Registration({"url": f"https://127.0.0.1:{self.port}"}, authority, exempt_namespaces=[EXEMPT])
-        admin = self.plane.admin
+        admin = self.admin
         admin.create("mutatingwebhookconfigurations", None, mutating_configuration(registration, FAMILIES))
         admin.create("validatingwebhookconfigurations", None, validating_configuration(registration, FAMILIES))
         for namespace in ("default", EXEMPT):
             account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
-            admin.create("serviceaccounts", namespace, account)
+            if admin.find("serviceaccounts", namespace, "default") is None:
+                admin.create("serviceaccounts", namespace, account)
         deadline = time.monotonic() + 30
         while self.try_create(pod("probe", {"nvidia.com/gpu": -1}), dry_run=True)[0] != 403:
             assert time.monotonic() < deadline, "the API server does not call the webhook"
@@ -84,7 +91,7 @@ class Cluster:
         """Return (status, object or message)."""
         path = path_of("pods", namespace) + ("?dryRun=All" if dry_run else "")
         try:
-            return 201, self.plane.admin.request("POST", path, body)
+            return 201, self.admin.request("POST", path, body)
         except ApiError as error:
             return error.status, error.message
 
@@ -95,9 +102,9 @@ class Cluster:
 
     def warnings(self, path: str, body: Json) -> list[str]:
         """Create something in a dry run; return what kubectl would print after ``Warning:``."""
-        trust = ssl.create_default_context(cafile=str(self.plane.authority.certificate))
-        connection = http.client.HTTPSConnection("127.0.0.1", self.plane.port, context=trust, timeout=30)
-        headers = {"Authorization": f"Bearer {self.plane.tokens.token(ADMIN)}", "Content-Type": "application/json"}
+        trust = ssl.create_default_context(cafile=str(self.authority))
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port_of_api, context=trust, timeout=30)
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         connection.request("POST", f"{path}?dryRun=All", json.dumps(body), headers)
         answer = connection.getresponse()
         text = answer.read().decode()
@@ -107,22 +114,41 @@ class Cluster:
         return [re.sub(r'^299 - "(.*)"$', r"\1", line).replace('\\"', '"') for line in found]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("real-api-server")
+@contextmanager
+def real(folder: Path) -> Iterator[Cluster]:
     plane = ControlPlane(folder / "plane", ensure(("etcd", "kube-apiserver")), nodes=["n1"])
-    running = Cluster(plane, folder)
     try:
         plane.start()
-        running.start_webhook()
-        running.register()
-        yield running
+        yield Cluster(plane.admin, plane.port, plane.authority.certificate, plane.tokens.token(ADMIN), folder)
     finally:
-        if running.process is not None:
-            running.process.kill()
-            running.process.wait(10)
         plane.admin.close()
         plane.stop()
+
+
+@contextmanager
+def embedded(folder: Path) -> Iterator[Cluster]:
+    with ServerThread(Options(tls=True, data=folder / "api", namespaces=("default", EXEMPT))) as handle:
+        authority = folder / "api-ca.crt"
+        authority.write_bytes(handle.server.ca_pem or b"")
+        port = int(handle.url.rpartition(":")[2])
+        token = EMBEDDED_ADMIN.token
+        admin = Api(host="127.0.0.1", port=port, authority=authority, token=token)
+        yield Cluster(admin, port, authority, token, folder)
+        admin.close()
+
+
+@pytest.fixture(scope="module", params=["embedded", REAL])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("api-server")
+    with {"embedded": embedded, "real": real}[request.param](folder) as running:
+        try:
+            running.start_webhook()
+            running.register()
+            yield running
+        finally:
+            if running.process is not None:
+                running.process.kill()
+                running.process.wait(10)
 
 
 def test_a_number_arrives_in_canonical_form_and_means_the_same(cluster: Cluster) -> None:
@@ -156,11 +182,11 @@ def test_generated_names_and_dry_runs(cluster: Cluster) -> None:
     assert status == 201
     assert isinstance(answer, dict)
     assert answer["spec"]["schedulerName"] == "gpuslice-scheduler"
-    assert cluster.plane.admin.find("pods", "default", answer["metadata"]["name"]) is None
+    assert cluster.admin.find("pods", "default", answer["metadata"]["name"]) is None
 
 
 def test_annotations_are_protected_on_every_way_into_a_pod(cluster: Cluster) -> None:
-    admin = cluster.plane.admin
+    admin = cluster.admin
     cluster.create(pod("protected", GPU))
     cluster.create(pod("protected-cpu", {"cpu": "1"}))
     annotate = {"metadata": {"annotations": {"gpuslice.io/allocation": "{}"}}}
@@ -183,7 +209,7 @@ def test_annotations_are_protected_on_every_way_into_a_pod(cluster: Cluster) -> 
 
 
 def test_ordinary_changes_pass(cluster: Cluster) -> None:
-    admin = cluster.plane.admin
+    admin = cluster.admin
     cluster.create(pod("ordinary", GPU, schedulingGates=[{"name": "example.com/wait"}]))
     admin.patch("pods", "default", "ordinary", {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}})
     admin.patch("pods", "default", "ordinary", {"spec": {"schedulingGates": []}})
@@ -195,7 +221,7 @@ def test_ordinary_changes_pass(cluster: Cluster) -> None:
 
 
 def test_debug_containers_lose_steering_and_privileges(cluster: Cluster) -> None:
-    admin = cluster.plane.admin
+    admin = cluster.admin
     cluster.create(pod("debugged", GPU))
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, {"name": "A", "value": "1"}]
     debug: Json = {"name": "debug", "image": "x", "env": env}
@@ -215,7 +241,7 @@ def test_a_share_is_not_resized_in_place(cluster: Cluster) -> None:
     body = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
     strategic = "application/strategic-merge-patch+json"
     with pytest.raises(ApiError, match=r"in place|cannot be resized|only cpu and memory"):
-        cluster.plane.admin.request("PATCH", path_of("pods", "default", "resized", "resize"), body, content=strategic)
+        cluster.admin.request("PATCH", path_of("pods", "default", "resized", "resize"), body, content=strategic)
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
@@ -244,7 +270,7 @@ def test_what_is_surprising_is_a_warning(cluster: Cluster) -> None:
 
 def test_an_outage_holds_gpu_pods_and_nothing_else(cluster: Cluster) -> None:
     """Fail closed for pods with devices; every other pod, and every ordinary change, goes on as if nothing were."""
-    admin = cluster.plane.admin
+    admin = cluster.admin
     cluster.create(pod("running", GPU))
     cluster.kill_webhook()
     try:
@@ -373,6 +399,7 @@ def without_ours(answer: Json) -> str:
     return json.dumps(body, sort_keys=True)
 
 
+@pytest.mark.parametrize("cluster", [REAL], indirect=True)
 def test_a_thousand_pods_keep_every_other_byte(cluster: Cluster) -> None:
     """The same pod, stored with and without the webhook, differs in what the patch is about and nowhere else."""
     compared = patched = 0
