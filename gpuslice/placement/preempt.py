@@ -21,7 +21,7 @@ from gpuslice.placement.decide import allocate
 from gpuslice.placement.events import PodKey
 from gpuslice.placement.fit import Fit, fit_node
 from gpuslice.placement.fleet import Ints
-from gpuslice.placement.holding import Holding
+from gpuslice.placement.holding import Holding, Phase
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.policies.policy import Policy
 from gpuslice.placement.policies.registry import PolicyDefaults, resolve
@@ -160,12 +160,16 @@ class _Search:
         return [
             holding
             for holding in book.holders.values()
-            if holding.uses
-            and (
-                self.leaving(holding)
-                or (holding.priority < self._preemptor.priority and self._budgets.allow((holding,)))
-            )
+            if holding.uses and (self.leaving(holding) or self._may_go(holding))
         ]
+
+    def _may_go(self, holding: Holding) -> bool:
+        """Tell whether a pod may be evicted. One that is not bound yet has not started: its turn comes later."""
+        return (
+            holding.phase is Phase.BOUND
+            and holding.priority < self._preemptor.priority
+            and self._budgets.allow((holding,))
+        )
 
     def _spare(self, node: str, order: Sequence[Holding]) -> _Option | None:
         """Take victims back one after the other, as long as the pod still fits."""

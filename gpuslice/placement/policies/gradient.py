@@ -42,6 +42,8 @@ class Tuning:
     rounded: bool = False
     stranded_weight: float = 0.0
     pressure_weight: float = 0.0
+    idle_weight: float = 0.0
+    """How much the share left on the node counts: fuller nodes first, so that emptier ones run empty in time."""
 
 
 TUNINGS: Final = {
@@ -122,7 +124,7 @@ class NodeGradient:
             return float(_rounded(np.array([-growth]), self._meter.total)[0])
         stranded = self._stranded(sum(after), cpu_after) - self._stranded(sum(before), cpu)
         pressed = sum(self._pressure[k] * (b - a) for k, b, a in zip(kinds, before, after, strict=True))
-        return self._combine(float(growth), float(stranded), float(pressed))
+        return self._combine((float(growth), float(stranded), float(pressed), float(sum(after))))
 
     def scores(self, scan: Scan, shape: PodShape) -> Floats:
         """Return the score of every row."""
@@ -141,7 +143,8 @@ class NodeGradient:
             return _rounded(-growth, self._meter.total).astype(np.float64)
         stranded = self._stranded_column(row_sum(after), cpu_after) - self._stranded_column(row_sum(before), cpu)
         pressed = row_sum(self._pressure_column.take(scan.kind) * (before - after))
-        return self._combine(*(term.astype(np.float64) for term in (growth, stranded, pressed)))
+        terms = tuple(term.astype(np.float64) for term in (growth, stranded, pressed, row_sum(after)))
+        return self._combine(terms)
 
     def _stranded(self, left: int, cpu: int) -> int:
         """Return idle share beyond what the free CPU can feed, in thousandths of a card times CPU per card."""
@@ -152,12 +155,14 @@ class NodeGradient:
     def _stranded_column(self, left: Ints, cpu: Ints) -> Ints:
         return np.where(cpu >= ENDLESS_CPU // 2, 0, np.maximum(0, left * self._cpu_per_card - cpu * MILLI))
 
-    def _combine(self, growth: _Number, stranded: _Number, pressed: _Number) -> _Number:
-        """Return the score from the three terms in their own whole units; the same operations for one and for many."""
+    def _combine(self, terms: tuple[_Number, ...]) -> _Number:
+        """Return the score from its terms in their own whole units; the same operations for one and for many."""
+        growth, stranded, pressed, left = terms
         cards = growth / (max(self._meter.total, 1) * float(MILLI))
         starved = self._tuning.stranded_weight * (stranded / (self._cpu_per_card * float(MILLI)))
         scarce = self._tuning.pressure_weight * (pressed / (MILLION * float(MILLI)))
-        return 0.0 - cards - starved - scarce
+        idle = self._tuning.idle_weight * (left / float(MILLI))
+        return 0.0 - cards - starved - scarce - idle
 
 
 def _left_with(card: CardState, block: Block) -> int:
