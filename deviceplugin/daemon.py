@@ -66,6 +66,7 @@ class Daemon:
                 reporter=Reporter(self.metrics),
                 metrics=self.metrics,
             ),
+            settings.scheduler_names,
         )
         self.node.on_pod.append(self._on_pod)
         self.cards = CardWatch(

@@ -1,7 +1,7 @@
 """What all resources of this node share: its cards, its configuration, its pods, and the means to act."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,8 +38,9 @@ class NodeTools:
 class Node:
     """The node's state. Changed on the event loop only."""
 
-    def __init__(self, name: str, tools: NodeTools) -> None:
+    def __init__(self, name: str, tools: NodeTools, schedulers: Collection[str] = ()) -> None:
         self.name = name
+        self._schedulers = frozenset(schedulers)
         self.plugin_directory = tools.plugin_directory
         self.pod_resources = tools.pod_resources
         self.delivery = tools.delivery
@@ -64,7 +65,7 @@ class Node:
 
     def see_pod(self, pod: Pod) -> None:
         """Take in a new or changed pod."""
-        tenant = read_tenant(pod, node=self.name, resources=self.resources())
+        tenant = read_tenant(pod, node=self.name, resources=self.resources(), schedulers=self._schedulers)
         if tenant is None:
             return
         self.tenants[tenant.uid] = tenant

@@ -29,6 +29,9 @@ class PluginSettings(DaemonSettings):
     cgroup_prefix: Annotated[str, Flag("the kubelet's --cgroup-root, if it has one")] = ""
     library_path: Annotated[Path, Flag("libvgpu.so on the host")] = _LIBRARY
     driver_root: Annotated[Path | None, Flag("where the driver's libraries are, when not on the loader's path")] = None
+    scheduler_names: Annotated[
+        tuple[str, ...], Flag("schedulerName of pods whose reservations count; others are treated as unmanaged")
+    ] = ("gpuslice-scheduler",)
     node_config: Annotated[Path | None, Flag("YAML file with the sharing rules of all nodes")] = None
     device_files: Annotated[tuple[Path, ...], Flag("YAML file that describes a generic device")] = ()
     gpus: Annotated[bool, Flag("serve the node's GPUs (off: generic devices only)")] = True

@@ -66,12 +66,20 @@ class Tenant:
                 yield share.slice
 
 
-def read_tenant(pod: Pod, *, node: str, resources: Collection[str]) -> Tenant | None:
-    """Read a pod of this node, or None when it needs none of `resources`."""
+def read_tenant(pod: Pod, *, node: str, resources: Collection[str], schedulers: Collection[str] = ()) -> Tenant | None:
+    """Read a pod of this node, or None when it needs none of `resources`.
+
+    Args:
+        pod: The pod.
+        node: This node's name.
+        resources: Extended resources that this node serves.
+        schedulers: Names of the schedulers whose reservations count; empty: any. A reservation that another scheduler's
+            pod carries was written by its author, and is worth nothing.
+    """
     counts = [(c, role, resource, count) for c, role in _containers(pod) for resource, count in _counts(c, resources)]
     if not counts:
         return None
-    allocation, problem = _reservation(pod, node)
+    allocation, problem = _reservation(pod, node, schedulers)
     needs = []
     for container, role, resource, count in counts:
         shares = allocation.containers.get(container.name, ()) if allocation else ()
@@ -113,9 +121,9 @@ def _counts(container: Container, resources: Collection[str]) -> Iterator[tuple[
             yield name, count
 
 
-def _reservation(pod: Pod, node: str) -> tuple[PodAllocation | None, str]:
+def _reservation(pod: Pod, node: str, schedulers: Collection[str]) -> tuple[PodAllocation | None, str]:
     text = pod.metadata.annotations.get(annotations.ALLOCATION)
-    if text is None:
+    if text is None or (schedulers and pod.spec.scheduler_name not in schedulers):
         return None, (
             f"pod {pod.full_name} was not placed by the gpuslice scheduler; set spec.schedulerName to "
             "gpuslice-scheduler (the webhook does it) and create the pod again"

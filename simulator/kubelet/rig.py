@@ -35,6 +35,7 @@ from simulator.kubelet.local import LocalApi
 from simulator.kubelet.podworker import Pace
 
 NODE = "n1"
+SCHEDULER = "gpuslice-scheduler"
 FAST = Pace(start_retry=0.1, restart_backoff=0.05, force_delete_overlap=0.5, node_status=0.5)
 
 
@@ -82,7 +83,7 @@ class Plugin:
             metrics=metrics,
         )
         delivery.open()
-        self.node = Node(NODE, tools)
+        self.node = Node(NODE, tools, [SCHEDULER])
         self.node.settings = self.settings
         self.node.offers = make_offers(self.machine, self.settings)
         self.backend = SliceBackend(GPU_RESOURCE, self.node)
@@ -243,7 +244,12 @@ class Ask:
 
 
 def pod(
-    name: str, *asks: Ask, node: str = NODE, reserved: bool = True, restart_policy: str = "Never"
+    name: str,
+    *asks: Ask,
+    node: str = NODE,
+    reserved: bool = True,
+    restart_policy: str = "Never",
+    scheduler: str = SCHEDULER,
 ) -> dict[str, Any]:
     """Return a bound pod; `reserved` False leaves the scheduler's decision out."""
     metadata: dict[str, Any] = {"name": name, "namespace": "default"}
@@ -254,6 +260,7 @@ def pod(
         "metadata": metadata,
         "spec": {
             "nodeName": NODE,
+            "schedulerName": scheduler,
             "restartPolicy": restart_policy,
             "terminationGracePeriodSeconds": 1,
             "initContainers": [ask.body() for ask in asks if ask.init or ask.sidecar],

@@ -147,7 +147,8 @@ def test_whatever_the_order_of_admission_every_pod_gets_its_own_slice(order: lis
     tenants = [tenant(f"p{n}", need("c", at(n % 4, n // 4))) for n in range(8)]
     made, listed = book(*tenants), dict(listing())
     for n in order:
-        listed.update(listing(**{f"p{n}": {"c": []}}))
+        waits: dict[str, dict[str, list[str]]] = {f"p{n}": {"c": []}}
+        listed.update(listing(**waits))
         pod, _, identity = admit(made, listed)
         assert (pod, identity) == (f"p{n}", Identity.KNOWN)
         listed.update(listing(**{f"p{n}": {"c": [at(3, 9)] if ignored else [at(n % 4, n // 4)]}}))
