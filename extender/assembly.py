@@ -27,7 +27,6 @@ from gpuslice.cluster.following import LeaseFollower
 from gpuslice.cluster.lease import ElectionTerms, LeaderElector
 from gpuslice.devices.families import load_builtin, load_files
 from gpuslice.placement import events
-from gpuslice.placement.explain import summary
 from gpuslice.placement.policies.registry import PolicyDefaults
 
 log = structlog.get_logger(__name__)
@@ -63,6 +62,8 @@ class Extender:
         )
         self.preemption = Preemption(client, self.promises, self.reports, budgets=self.feed.budgets_now, leads=leads)
         self._greeted = False
+        self._accepted = 0
+        self._refused = 0
 
     def _release(self, uid: str) -> None:
         self.promises.release(uid)
@@ -166,8 +167,11 @@ class Extender:
     def _notice(self, notice: Notice) -> None:
         match notice:
             case Refusal(dossier, decision):
+                self._refused += 1
                 self.quota_waits.discard(dossier.key.uid, dossier.key.namespace)
-                self.reports.refused(dossier.key, tuple(sorted(decision.counts())), summary(decision))
+                self.reports.refused(
+                    dossier.key, tuple(sorted(decision.counts())), lambda: self.engine.describe(dossier, decision)
+                )
                 log.info("pod_refused", pod=str(dossier.key), reasons=decision.counts())
                 total = len(self.engine.ledger.fleet.row_of)
                 sampled = self.retries.due(dossier.key.uid, offered=len(decision.codes), total=total)
@@ -176,13 +180,14 @@ class Extender:
                 elif self.settings.preemption:
                     self.preemption.consider(dossier, tuple(decision.names.tolist()))
             case Acceptance(dossier, best):
+                self._accepted += 1
                 self.promises.hold(dossier, best)
             case Invalid(key, problems):
-                self.reports.refused(key, problems, "; ".join(map(str, problems)))
+                self.reports.refused(key, problems, lambda: "; ".join(map(str, problems)))
                 log.info("pod_invalid", pod=str(key), problems=[str(problem) for problem in problems])
             case OverQuota(dossier, figures):
                 self.quota_waits.add(dossier)
-                self.reports.refused(dossier.key, "quota", figures)
+                self.reports.refused(dossier.key, "quota", lambda: figures)
                 log.info("pod_over_quota", pod=str(dossier.key), figures=figures)
 
     # -- figures -----------------------------------------------------------------------------------------------------
@@ -190,6 +195,8 @@ class Extender:
     def counters(self) -> dict[str, float]:
         """Counters of the parts, by name."""
         return {
+            "pods_accepted": self._accepted,
+            "pods_refused": self._refused,
             "wakeups": self.waker.patches,
             "evictions": self.preemption.evictions,
             "events_dropped": self.recorder.dropped,

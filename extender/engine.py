@@ -21,13 +21,15 @@ from gpuslice.devices.demands import Problem
 from gpuslice.devices.families import Families
 from gpuslice.devices.pods import Pod
 from gpuslice.placement import events
-from gpuslice.placement.decide import Candidates, Decision, filter_nodes
+from gpuslice.placement.decide import Candidates, Decision, filter_nodes, place
 from gpuslice.placement.events import Command, Event, PodKey
-from gpuslice.placement.explain import KEPT, History, as_object
+from gpuslice.placement.explain import KEPT, History, as_object, closest, judge_cards, summary
 from gpuslice.placement.ledger import ASSUME_SECONDS, RESERVE_SECONDS, Ledger
 from gpuslice.placement.policies.registry import PolicyDefaults
+from gpuslice.placement.rejection import Rejection
 
 KEPT_VERDICTS = 32
+MOST_MISSES = 3
 BAD_REQUEST = "the pod's request for devices is not valid"
 RESERVED_ELSEWHERE = "a share is reserved for the pod on another node"
 NEITHER = "the request has neither NodeNames nor Nodes; set nodeCacheCapable, or send the nodes"
@@ -107,6 +109,8 @@ class Engine:
         self.ledger = Ledger(assume_seconds=terms.assume_seconds, reserve_seconds=terms.reserve_seconds)
         self.quotas = Quotas(self.ledger)
         self.history = History(terms.kept_decisions)
+        self._misses: dict[str, int] = {}
+        """How often in a row the node reserved for a pod was not among those offered."""
         self.dossiers = Dossiers(terms.kept_pods)
         self._reader = RequestReader(families)
         self._names = NodeNames(self.ledger)
@@ -159,11 +163,23 @@ class Engine:
         names = candidates.names.tolist()
         refused = dict.fromkeys(names, RESERVED_ELSEWHERE)
         offered: list[str] = []
+        if node not in refused and self._missed(dossier.key.uid):
+            self.apply(events.Unreserve(dossier.key.uid))
+            return answer_filter(self._names, self._judge(dossier, candidates), at_most=self.terms.offer_at_most)
         if refused.pop(node, None) is not None:
+            self._misses.pop(dossier.key.uid, None)
             decision = self._judge(dossier, Candidates(self.ledger, [node]))
             offered = decision.feasible
             refused |= decision.refused()
         return filter_answer(msgspec.json.encode(offered), msgspec.json.encode(refused)[1:-1])
+
+    def _missed(self, uid: str) -> bool:
+        """Count a call in which the reserved node was not offered; True when others seem to refuse it for good."""
+        self._misses[uid] = self._misses.get(uid, 0) + 1
+        if self._misses[uid] < MOST_MISSES:
+            return False
+        del self._misses[uid]
+        return True
 
     def _filter_objects(self, args: ExtenderArgs, dossier: Dossier | tuple[Problem, ...]) -> bytes:
         if args.nodes is None:
@@ -213,6 +229,22 @@ class Engine:
         """Read what a pod asks for, or what is wrong with it."""
         request = self._reader.read(pod)
         return request if isinstance(request, tuple) else open_dossier(pod, request)
+
+    def describe(self, dossier: Dossier, decision: Decision) -> str:
+        """Say why a pod fits nowhere, with the figures of the node that came closest; keep its cards for /decisions."""
+        text = summary(decision)
+        record = self.history.get(dossier.key.namespace, dossier.key.name)
+        for node in closest(decision):
+            cards = judge_cards(self.ledger, dossier.request, node, self.terms.defaults, dossier.asker)
+            if record is not None:
+                record.cards[node] = cards
+        nearest = next(iter(closest(decision, 1)), None)
+        if nearest is not None:
+            verdict = place(self.ledger, dossier.request, nearest, self.terms.defaults, dossier.asker)
+            if isinstance(verdict, Rejection) and verdict.details:
+                figures = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in verdict.details.items())
+                text += f". Closest is {nearest}: {figures}"
+        return text
 
     def fits_elsewhere(self, dossier: Dossier, decision: Decision) -> bool:
         """Whether a pod refused by all nodes offered would fit on one that kube-scheduler did not offer."""

@@ -1,7 +1,7 @@
 """Events on refused pods: the figures a person needs, said once for each change of cause."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from gpuslice.cluster.events import Subject
@@ -34,15 +34,15 @@ class Reports:
         self._capacity = capacity
         self._causes: OrderedDict[str, Hashable] = OrderedDict()
 
-    def refused(self, key: PodKey, cause: Hashable, message: str) -> None:
-        """Tell why a pod fits nowhere, unless that was the last thing told of it."""
+    def refused(self, key: PodKey, cause: Hashable, message: Callable[[], str]) -> None:
+        """Tell why a pod fits nowhere, unless that was the last thing told of it; ``message`` is asked only then."""
         if self._causes.get(key.uid) == cause:
             return
         self._causes[key.uid] = cause
         self._causes.move_to_end(key.uid)
         while len(self._causes) > self._capacity:
             self._causes.popitem(last=False)
-        self._recorder.record(subject_of(key), "Warning", REFUSED, message)
+        self._recorder.record(subject_of(key), "Warning", REFUSED, message())
 
     def settled(self, uid: str) -> None:
         """The pod was placed or is gone: a later refusal is news again."""

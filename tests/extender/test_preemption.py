@@ -164,3 +164,18 @@ async def test_preempt_adds_our_victims_to_those_that_are_not_enough() -> None:
             args = {"Pod": urgent, "NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": "cpu-hog"}]}}}
             _, answer = await stand.post("preempt", args)
             assert [p["UID"] for p in answer["NodeNameToMetaVictims"]["n1"]["Pods"]] == ["cpu-hog", victim]
+
+
+async def test_a_reservation_on_a_node_that_others_refuse_is_dropped() -> None:
+    async with cluster() as server:
+        await server.create(node("n1", 1))
+        await server.create(node("n2", 1, memory_mib=CARD // 2))
+        async with standing(server) as stand:
+            await fill(server, stand, low("victim"))
+            urgent = await server.create(high("urgent"))
+            await stand.filter(urgent, "n1")
+            uid = urgent["metadata"]["uid"]
+            await stand.until(lambda: uid in stand.ledger.reservations)
+            for _ in range(3):
+                await stand.filter(urgent, "n2")
+            assert uid not in stand.ledger.reservations
