@@ -32,6 +32,11 @@ $(VENV)/.synced: pyproject.toml uv.lock | $(filter $(VENV)/%,$(UV))
 	@UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --inexact --no-install-project --quiet --python $(PYTHON)
 	@touch $@
 
+$(VENV)/.clients: $(VENV)/.synced
+	@echo "Installing NVIDIA's Python clients and headers, which the tests run under the shim"
+	@UV_PROJECT_ENVIRONMENT=$(VENV) $(UV) sync --locked --inexact --no-install-project --quiet --group clients --python $(PYTHON)
+	@touch $@
+
 .PHONY: build
 build: $(VENV)/.synced ## Generate the protos, build the shim and the fake drivers
 	@$(PY) hatch_build.py
@@ -43,7 +48,7 @@ demo: build ## Run the whole path on an embedded cluster: pods from YAML to enfo
 	@$(PY) -m cli demo $(ARGS)
 
 .PHONY: test
-test: build ## Run every test that needs no root and no real cluster
+test: build $(VENV)/.clients ## Run every test that needs no root and no real cluster
 	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
 
 # ---- slower tiers -------------------------------------------------------------------------------
@@ -53,7 +58,7 @@ test-cluster: build ## Run the tests on a real control plane, kubelet and contai
 	@$(PY) -m pytest -m "cluster and not slow" --timeout 600 $(ARGS)
 
 .PHONY: test-slow
-test-slow: build ## Run the tests that take minutes
+test-slow: build $(VENV)/.clients ## Run the tests that take minutes
 	@$(PY) -m pytest -m slow --timeout 1800 $(ARGS)
 
 .PHONY: test-gpu
