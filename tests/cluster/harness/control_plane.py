@@ -157,7 +157,7 @@ class ControlPlane:
         )  # fmt: skip
 
     def start_scheduler(
-        self, name: str, configuration: Mapping[str, Any], *, kubeconfig: Path | None = None
+        self, name: str, configuration: Mapping[str, Any], *, kubeconfig: Path | None = None, host: str = ""
     ) -> Supervised:
         """Start one stock kube-scheduler with a KubeSchedulerConfiguration.
 
@@ -165,6 +165,7 @@ class ControlPlane:
             name: Name of the process and its files.
             configuration: As in a ConfigMap; the client connection is filled in here.
             kubeconfig: Identity; default is the user system:kube-scheduler.
+            host: Host name that it sees, as a pod sees its own; its name in a Lease begins with it. Needs root.
         """
         identity = kubeconfig or self.kubeconfig(name, self.tokens.token("system:kube-scheduler"))
         client = dict(configuration.get("clientConnection") or {}) | {"kubeconfig": str(identity)}
@@ -178,6 +179,7 @@ class ControlPlane:
                 f"--cert-dir={self.folder / 'pki' / name}", "--authentication-skip-lookup=true",
             ],
             program="kube-scheduler",
+            before=["unshare", "--uts", "--", "sh", "-c", 'hostname "$0" && exec "$@"', host] if host else [],
         )  # fmt: skip
         wait_until(lambda: _listens(port), what=f"{name} listens", within_seconds=START_SECONDS, watched=[process])
         return process
@@ -199,8 +201,8 @@ class ControlPlane:
         """Remove etcd's data; the logs stay."""
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
 
-    def _run(self, name: str, flags: Sequence[str], *, program: str = "") -> Supervised:
-        argv = [str(self._binaries / (program or name)), *flags]
+    def _run(self, name: str, flags: Sequence[str], *, program: str = "", before: Sequence[str] = ()) -> Supervised:
+        argv = [*before, str(self._binaries / (program or name)), *flags]
         process = Supervised(name, argv, log=self._logs / f"{name}.log")
         self._processes[name] = process
         return process

@@ -3,6 +3,7 @@
 - --namespace={{ .Release.Namespace }}
 - --lease-name={{ $scheduler.name }}
 - --identity=$(POD_NAME)
+- --follow-lease
 - --node-policy={{ $scheduler.nodePolicy }}
 - --card-policy={{ $scheduler.cardPolicy }}
 - --scoring={{ $scheduler.scoring }}
