@@ -289,6 +289,8 @@ def _problem(data: bytes) -> str | None:
     version = _get(data, 0, layout.LIMITS_HEADER_VERSION)
     if version != layout.LIMITS_VERSION:
         return f"version {version} instead of {layout.LIMITS_VERSION}"
+    if _get(data, 0, layout.LIMITS_HEADER_SIZE_BYTES) != layout.LIMITS_FILE_SIZE:
+        return "its own size is wrong"
     records = data[layout.LIMITS_RECORDS_AT : layout.LIMITS_HINTS_AT]
     if _get(data, 0, layout.LIMITS_HEADER_CHECKSUM) != _checksum(data[: layout.LIMITS_HEADER_SIZE], records):
         return "checksum does not fit"

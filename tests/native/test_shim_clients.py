@@ -32,7 +32,8 @@ import pynvml as n
 n.nvmlInit()
 card = n.nvmlDeviceGetHandleByIndex(0)
 one, two = n.nvmlDeviceGetMemoryInfo(card), n.nvmlDeviceGetMemoryInfo(card, version=n.nvmlMemory_v2)
-print(one.total >> 20, one.used >> 20, two.total >> 20, two.free >> 20, len(n.nvmlDeviceGetComputeRunningProcesses(card)))
+processes = n.nvmlDeviceGetComputeRunningProcesses(card)
+print(one.total >> 20, one.used >> 20, two.total >> 20, two.free >> 20, len(processes))
 """
 
 
@@ -90,7 +91,7 @@ try:
     cuda.device_array(1 << 30, dtype=np.float32)
     print("granted")
 except CudaAPIError as error:
-    print(error.code)
+    print(int(error.code))
 """
 
 
