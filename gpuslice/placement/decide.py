@@ -12,10 +12,12 @@ from gpuslice.devices.inventory import slice_id
 from gpuslice.devices.requests import PodRequest
 from gpuslice.placement.fit import Fit, fit_node, rejection
 from gpuslice.placement.fleet import Codes, Floats, Ints
+from gpuslice.placement.holding import Holding
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.policies.policy import Policy
 from gpuslice.placement.policies.registry import PolicyDefaults, resolve
 from gpuslice.placement.rejection import TEXTS, Obstacle, Rejection
+from gpuslice.placement.reservation import Reservation
 from gpuslice.placement.shape import Block, PodShape, shape_of
 from gpuslice.placement.view import Change, view_of
 
@@ -31,7 +33,7 @@ class Asker:
     """What of a pod's identity matters to a decision."""
 
     uid: str = ""
-    """A reservation for this UID is free to it."""
+    """What is reserved for this UID, or assumed for it already, is free to it."""
     cpu_milli: int = 0
     group: str = ""
 
@@ -170,7 +172,7 @@ def filter_rows(
         codes[known], scores[known] = ledger.scores.verdicts(fleet, rows[known], shape, policy)
         ranks[known] = fleet.rank[rows[known]]
     decision = Decision(request, policy.name, rows, fleet.names, None, codes, scores, ranks)
-    _judge_reserved(ledger, asker, shape, policy, decision)
+    _judge_own(ledger, asker, shape, policy, decision)
     if policy.affine and asker.group:
         _add_affinity(ledger, asker.group, decision)
     return decision
@@ -239,11 +241,16 @@ def allocate(ledger: Ledger, node: str, shape: PodShape, fit: Fit, policy: Polic
 
 
 def kept_for(ledger: Ledger, uid: str, node: str) -> tuple[Change, ...]:
-    """Return what is reserved on a node for a pod, as changes that free it."""
-    kept = ledger.reservations.get(uid)
+    """Return what a pod itself occupies on a node, as changes that free it."""
+    kept = _own_share(ledger, uid)
     if kept is None or kept.allocation.node != node:
         return ()
     return tuple((-1, use) for use in kept.uses)
+
+
+def _own_share(ledger: Ledger, uid: str) -> Holding | Reservation | None:
+    """Return the share that is on record for a pod: reserved, or assumed by a binding whose end is not known yet."""
+    return ledger.holdings.get(uid) or ledger.reservations.get(uid)
 
 
 class _Allocator:
@@ -283,9 +290,9 @@ class _Allocator:
         return number
 
 
-def _judge_reserved(ledger: Ledger, asker: Asker, shape: PodShape, policy: Policy, decision: Decision) -> None:
-    """Judge anew the one node on which something is reserved for the asker."""
-    kept = ledger.reservations.get(asker.uid)
+def _judge_own(ledger: Ledger, asker: Asker, shape: PodShape, policy: Policy, decision: Decision) -> None:
+    """Judge anew the one node on which the asker has a share already: it must not stand in its own way."""
+    kept = _own_share(ledger, asker.uid)
     if kept is None:
         return
     node = kept.allocation.node

@@ -337,6 +337,15 @@ def test_placing_again_gives_the_same_answer() -> None:
     assert decide.place(ledger, request(), "n1", BINPACK, decide.Asker("a")) == placed
 
 
+def test_a_pod_with_an_assumed_share_does_not_stand_in_its_own_way() -> None:
+    """A binding without an answer leaves the share assumed; kube-scheduler asks for the pod again."""
+    ledger = one_card()
+    whole = request(ask(memory_mib=CARD))
+    placed = run(ledger, "a", whole)
+    asked = [decide.filter_nodes(ledger, whole, ["n1"], BINPACK, decide.Asker(uid)).feasible for uid in ("a", "b")]
+    assert (asked, decide.place(ledger, whole, "n1", BINPACK, decide.Asker("a"))) == ([["n1"], []], placed)
+
+
 def test_two_containers_of_a_pod_share_cards_but_each_has_distinct_ones() -> None:
     ledger = Ledger()
     ledger.apply(node("n1", card("GPU-a"), card("GPU-b")))
