@@ -8,6 +8,7 @@ per second. The baseline is an extender with the same verbs that decides nothing
 
 import argparse
 import json
+import os
 import random
 import socket
 import subprocess
@@ -138,7 +139,8 @@ def one_cycle(connection: Connection, pod: dict[str, Any], encoded: bytes, names
 @contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A Python process of ours, ended with the block."""
-    started = subprocess.Popen([sys.executable, "-m", *arguments])
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    started = subprocess.Popen([sys.executable, "-m", *arguments], env=environment)
     try:
         yield started
     finally:

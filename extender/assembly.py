@@ -66,7 +66,7 @@ class Extender:
         self._refused = 0
 
     def _release(self, uid: str) -> None:
-        self.promises.release(uid)
+        self.promises.reconsider(uid)
 
     def _is_ours(self, node: str) -> bool:
         facts = self.feed.nodes.get("", node)
@@ -112,6 +112,7 @@ class Extender:
         """Everything was read: what is here now will stay, so the cycle collector need not walk it again and again."""
         gc.collect()
         gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
 
     def note_admission(self, facts: PodFacts) -> None:
         """See how far a bound pod has come."""

@@ -13,7 +13,7 @@ import msgspec
 from extender.answers import NodeNames, answer_filter, answer_prioritize
 from extender.dossier import Dossier, Dossiers, open_dossier
 from extender.facts import pod_key
-from extender.quotas import QUOTA, Quotas, most_of_request
+from extender.quotas import QUOTA, Quotas, most_of_request, of_allocation
 from extender.request_reader import RequestReader
 from extender.simulation import Simulation
 from extender.wire import ExtenderArgs, error_answer, filter_answer
@@ -124,6 +124,16 @@ class Engine:
         for command in self.ledger.apply(event):
             self.surroundings.act(command)
 
+    def apply_quietly(self, event: Event) -> None:
+        """Change the ledger without waking anybody.
+
+        For a share that is given back and most likely taken again at once. Whoever should have been woken all the same
+        is named again by the ledger, which counts on those it names to come within seconds.
+        """
+        for command in self.ledger.apply(event):
+            if not isinstance(command, events.Wake):
+                self.surroundings.act(command)
+
     def tick(self) -> None:
         """Let time pass in the ledger."""
         self.apply(events.Tick(self.surroundings.clock()))
@@ -148,7 +158,9 @@ class Engine:
 
     def _filter_names(self, dossier: Dossier, candidates: Candidates) -> bytes:
         self.surroundings.release(dossier.key.uid)
-        excess = self.quotas.excess(dossier.key.namespace, most_of_request(dossier.request))
+        held = self.ledger.holdings.get(dossier.key.uid)
+        own = None if held is None else of_allocation(held.allocation, held.roles)
+        excess = self.quotas.excess(dossier.key.namespace, most_of_request(dossier.request), own)
         if excess:
             self.surroundings.notice(OverQuota(dossier, excess))
             return _refuse_all(candidates, QUOTA)

@@ -117,6 +117,11 @@ class Promises:
         if self._holds.pop(uid, None) is not None:
             self.engine.apply(events.Forget(uid))
 
+    def reconsider(self, uid: str) -> None:
+        """Give back what is held for a pod that is judged again now, and will most likely take it again."""
+        if self._holds.pop(uid, None) is not None:
+            self.engine.apply_quietly(events.Forget(uid))
+
     def tick(self) -> None:
         """Give back what was held for too long."""
         now = self.engine.surroundings.clock()

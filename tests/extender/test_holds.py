@@ -41,7 +41,7 @@ class Desk:
             self.engine.apply(events.NodeSeen(cards_of(name, 1)))
 
     def _release(self, uid: str) -> None:
-        self.promises.release(uid)
+        self.promises.reconsider(uid)
 
     def _notice(self, notice: Notice) -> None:
         match notice:
@@ -124,3 +124,12 @@ def test_a_dossier_takes_down_priority_and_policy() -> None:
     assert dataclasses.is_dataclass(dossier)
     assert dossier == open_dossier(view, dossier.request)
     assert (dossier.priority, dossier.preempts) == (7, False)
+
+
+def test_a_pod_that_is_judged_again_and_again_wakes_nobody() -> None:
+    desk = Desk("n1")
+    desk.filter("a", CARD)
+    assert desk.filter("b", CARD) == []
+    for _ in range(5):
+        assert desk.filter("a", CARD) == ["n1"]
+    assert [command for command in desk.commands if isinstance(command, events.Wake)] == []
