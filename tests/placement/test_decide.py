@@ -1,5 +1,7 @@
 """Which node, how good, which slices: the questions of a scheduling cycle."""
 
+import json
+
 import pytest
 
 from gpuslice.devices.allocation import PodAllocation
@@ -147,6 +149,8 @@ def test_a_decision_is_explained_by_node_and_card() -> None:
     assert isinstance(placed, PodAllocation)
     history.placed(key("p"), placed, cards)
     told = explain.as_object(record)
+    assert json.loads(json.dumps(told)) == told
+    assert [verdict.get("score") for verdict in told["verdicts"]] == [10, 0, None]
     assert told["chosen"] == "n2"
     assert told["nodes"] == {"considered": 3, "feasible": 2}
     assert told["refused"] == {TEXTS[Obstacle.UNKNOWN_NODE]: 1}
