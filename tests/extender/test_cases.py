@@ -260,6 +260,13 @@ async def test_a_pod_of_two_kinds_of_device_does_not_stand_in_its_own_way() -> N
         assert sorted(cards_of_pod(server, "again")) == ["DCU-n1", "GPU-n1"]
 
 
+def exact_quota() -> Json:
+    """As much memory as one pod of the test takes."""
+    hard = {"limits.nvidia.com/gpumem": str(MEMORY_MIB)}
+    meta = {"name": "q", "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": hard}}
+
+
 def fails(code: int, method: str, path: str) -> Callable[[ApiServer], None]:
     return lambda server: server.faults.fail(code, matching(method=method, path=path), times=1)
 
@@ -280,17 +287,11 @@ async def test_a_failed_step_of_a_binding_leaves_neither_booking_nor_quota(
     fault: Callable[[ApiServer], None], filtered: bool
 ) -> None:
     """HAMi#2308: bookings and quota stayed when a step of the binding failed."""
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "q", "namespace": "default"},
-        "spec": {"hard": {"limits.nvidia.com/gpumem": str(MEMORY_MIB)}},
-    }
     async with running() as server:
         await server.create(node("n1", 1))
         wanted = await create(server, "p", container(memory_mib=MEMORY_MIB))
         other = await create(server, "other", container(memory_mib=MEMORY_MIB))
-        await server.create(quota)
+        await server.create(exact_quota())
         async with standing(server) as stand:
             if filtered:
                 await stand.filter(wanted, "n1")
@@ -313,6 +314,7 @@ async def test_a_binding_that_may_yet_be_carried_out_keeps_its_share_for_its_own
         await server.create(node("n1", 1))
         wanted = await create(server, "p", container(memory_mib=MEMORY_MIB))
         other = await create(server, "other", container(memory_mib=MEMORY_MIB))
+        await server.create(exact_quota())
         async with standing(server) as stand:
             fails(code, "POST", "/binding")(server)
             assert await stand.bind(wanted, "n1") != ""
