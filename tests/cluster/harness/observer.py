@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -77,6 +78,11 @@ class _Server(ThreadingHTTPServer):
     def shutdown_request(self, request: Any) -> None:
         self._connections.discard(request)
         super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a scheduler that hung up; everything else is printed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def server_close(self) -> None:
         """End idle keep-alive connections, then wait for their threads."""
