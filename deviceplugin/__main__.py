@@ -6,13 +6,13 @@ from deviceplugin import footprint
 footprint.prepare()
 
 import asyncio
+import importlib
 import sys
 from collections.abc import Sequence
 
 from deviceplugin.daemon import Daemon
 from deviceplugin.settings import PluginSettings
 from gpuslice.devices.errors import BadConfiguration
-from gpuslice.service.health import Health, HealthServer
 from gpuslice.service.logs import configure_logging
 from gpuslice.service.process import run_daemon, until_stopped, write_ports
 from gpuslice.service.settings import load_settings
@@ -30,15 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     async def serve(stopping: asyncio.Event) -> None:
         daemon = Daemon(settings)
         await daemon.prepare()
-        health = Health()
-        health.ready["kubelet"] = lambda: _not_ready(daemon)
-        async with HealthServer(
-            health, daemon.registry, host=settings.metrics_host, port=settings.metrics_port
-        ) as server:
-            write_ports(settings.ports_file, {"metrics": server.port})
-            ended = asyncio.Event()
-            leaving = asyncio.create_task(_leave(daemon, stopping, ended))
-            await until_stopped(ended, daemon.run(), leaving)
+        ended = asyncio.Event()
+        await until_stopped(ended, daemon.run(), _leave(daemon, stopping, ended), _answer_probes(daemon))
 
     return run_daemon(serve)
 
@@ -48,6 +41,18 @@ async def _leave(daemon: Daemon, stopping: asyncio.Event, ended: asyncio.Event) 
     await daemon.hand_over()
     ended.set()
     await asyncio.Event().wait()
+
+
+async def _answer_probes(daemon: Daemon) -> None:
+    """Serve probes and metrics; loaded in a thread, so that it does not come before the registration."""
+    service = await asyncio.to_thread(importlib.import_module, "gpuslice.service.health")
+    settings, health = daemon.settings, service.Health()
+    health.ready["kubelet"] = lambda: _not_ready(daemon)
+    async with service.HealthServer(
+        health, daemon.registry, host=settings.metrics_host, port=settings.metrics_port
+    ) as server:
+        write_ports(settings.ports_file, {"metrics": server.port})
+        await asyncio.Event().wait()
 
 
 def _not_ready(daemon: Daemon) -> str | None:

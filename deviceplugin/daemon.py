@@ -5,22 +5,24 @@ devices, register. The API server is not needed for any of this.
 """
 
 import asyncio
+import contextlib
+import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
-from deviceplugin import footprint, generic, nodeconfig, publishing
+from deviceplugin import footprint, generic, nodeconfig, nodefacts
 from deviceplugin.audit import Auditor
 from deviceplugin.book import Book, Grant
 from deviceplugin.cards import CardWatch, Intervals, Rules
 from deviceplugin.cgroups import PodProcesses
 from deviceplugin.delivery import Delivery
 from deviceplugin.findings import Reporter
-from deviceplugin.following import Follower
 from deviceplugin.guard import Guard
 from deviceplugin.health import APPLICATION_XIDS, HealthPolicy
 from deviceplugin.housekeeping import Housekeeper
@@ -37,6 +39,9 @@ from deviceplugin.tenants import Tenant
 from gpuslice.devices import pods
 from gpuslice.devices.errors import BadConfiguration, GpusliceError
 
+if TYPE_CHECKING:
+    from deviceplugin.following import Follower
+
 log = structlog.get_logger(__name__)
 
 _CONFIG_LOOK_SECONDS = 2.0
@@ -44,7 +49,9 @@ _CONFIG_LOOK_SECONDS = 2.0
 _HAND_OVER_SECONDS = 0.9
 # A decision that the scheduler makes before it has seen our mark is bound within this time.
 _SETTLE_SECONDS = 0.2
-_SHRINK_AFTER_SECONDS = (0.5, 5.0, 60.0)
+# Without a kubelet there is nothing to be first for.
+_REGISTER_FIRST_SECONDS = 2.0
+_SHRINK_AFTER_SECONDS = (2.0, 5.0, 60.0)
 
 
 class Daemon:
@@ -95,9 +102,7 @@ class Daemon:
         self._restored: dict[str, Grant] = {}
         self._books: dict[str, Book] = {}
         self._generic: list[generic.Description] = []
-        self.follower = Follower(
-            self.node, settings.kubeconfig, settings.context, wanted=self._wanted, on_node=self._on_node
-        )
+        self._follower: Follower | None = None
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -138,13 +143,33 @@ class Daemon:
                     await self._add_generic(description)
                 if self.settings.gpus:
                     group.create_task(self.cards.run())
-                    group.create_task(self.follower.run())
+                    group.create_task(self._follow())
                 group.create_task(self._shrink())
         finally:
             await self.mps.close()
             await self._pod_resources.close()
             await self.cards.close()
             self._lock.release()
+
+    async def _follow(self) -> None:
+        """Follow the API server. Its client is loaded after registration, in a thread: it is half of the start-up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REGISTER_FIRST_SECONDS):
+                for registrar in self.registrars.values():
+                    await registrar.registered.wait()
+        following = await asyncio.to_thread(importlib.import_module, "deviceplugin.following")
+        self._follower = following.Follower(
+            self.node,
+            self.settings.kubeconfig,
+            self.settings.context,
+            wanted=self._wanted,
+            on_node=self._on_node,
+        )
+        await self._follower.run()
+
+    def _inventory_changed(self) -> None:
+        if self._follower is not None:
+            self._follower.inventory_changed()
 
     async def _shrink(self) -> None:
         """Release the start-up's memory once everything has been loaded and connected."""
@@ -161,7 +186,7 @@ class Daemon:
         if not self.active:
             return
         self._leaving = True
-        self.follower.inventory_changed()
+        self._inventory_changed()
         deadline = asyncio.get_running_loop().time() + _HAND_OVER_SECONDS
         await asyncio.sleep(_SETTLE_SECONDS if self.node.follows_pods else 0)
         while any(book.waiting() for book in self._books.values()):
@@ -210,7 +235,7 @@ class Daemon:
                     self._add(resource)
         for backend in self.backends.values():
             await backend.refresh()
-        self.follower.inventory_changed()
+        self._inventory_changed()
 
     def _add(self, resource: str) -> None:
         backend = SliceBackend(resource, self.node)
@@ -251,12 +276,12 @@ class Daemon:
         cards = self.node.offers.node_cards(self.node.name, identity_known=identity)
         if self._leaving:
             cards = replace(cards, cards=tuple(replace(card, cordoned=True) for card in cards.cards))
-        return publishing.annotations_of(cards)
+        return nodefacts.annotations_of(cards)
 
     # -- configuration --------------------------------------------------------------------------------------------
 
     def _on_node(self, node: pods.Node) -> None:
-        cordoned = publishing.cordoned(node.metadata.annotations)
+        cordoned = nodefacts.cordoned(node.metadata.annotations)
         if cordoned != self._cordoned:
             log.info("cordon_changed", cards=sorted(cordoned))
             self._cordoned = cordoned

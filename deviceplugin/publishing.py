@@ -8,26 +8,10 @@ import structlog
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.errors import ApiError, Unreachable
 from gpuslice.cluster.resources import NODES
-from gpuslice.devices import annotations
-from gpuslice.devices.inventory import NodeCards
 
 log = structlog.get_logger(__name__)
 
-CORDON = "gpuslice.io/cordon"
 _RETRY_SECONDS = 2.0
-
-
-def annotations_of(cards: NodeCards) -> dict[str, str]:
-    """Return the annotations of an inventory, in our format and in HAMi's."""
-    return {
-        annotations.CARDS: annotations.encode_cards(cards),
-        annotations.HAMI_NODE_REGISTER: annotations.encode_hami_register(cards.cards),
-    }
-
-
-def cordoned(node_annotations: Mapping[str, str]) -> frozenset[str]:
-    """Return the UUIDs and indexes that an administrator took out of service: ``gpuslice.io/cordon: "GPU-…,3"``."""
-    return frozenset(word.strip() for word in node_annotations.get(CORDON, "").split(",") if word.strip())
 
 
 class Publisher:
