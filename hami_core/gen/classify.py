@@ -25,6 +25,7 @@ STRUCTURES = {
         ("struct cu_array_descriptor", "CUDA_ARRAY_DESCRIPTOR", {"format": "Format", "channels": "NumChannels"}),
         ("struct cu_array3d_descriptor", "CUDA_ARRAY3D_DESCRIPTOR", {"depth": "Depth", "flags": "Flags"}),
         ("struct cu_array_requirements", "CUDA_ARRAY_MEMORY_REQUIREMENTS", {"size": "size"}),
+        ("struct cu_array_map", "CUarrayMapInfo", {"operation": "memOperationType", "handle": "memHandle"}),
         ("struct cu_launch_config", "CUlaunchConfig", {"block_z": "blockDimZ", "stream": "hStream"}),
     ),
     "nvml.h": (

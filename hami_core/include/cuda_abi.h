@@ -51,6 +51,7 @@ enum {
 	CU_GRAPH_MEM_RESERVED_CURRENT = 2,
 	CU_ATTACH_GLOBAL = 1,
 	CU_NODE_MEM_ALLOC = 10,
+	CU_MAP_OPERATION = 1,
 	CU_PTSZ_FLAG = 2, /* cuGetProcAddress: per-thread default stream */
 };
 
@@ -134,6 +135,19 @@ struct cu_mem_alloc_node {
 	size_t access_count;
 	size_t bytes;
 	cu_deviceptr address;
+};
+
+/* CUarrayMapInfo: one step of cuMemMapArrayAsync */
+struct cu_array_map {
+	int resource_type;
+	void *resource;
+	int subresource_type;
+	uint64_t subresource[4];
+	int operation; /* CU_MAP_OPERATION */
+	int handle_type;
+	cu_handle handle;
+	unsigned long long offset;
+	unsigned int device_mask, flags, reserved[2];
 };
 
 #include "cuda_prototypes.h"

@@ -85,6 +85,13 @@ cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os_handle, int
 cu_result cuMemMap(cu_deviceptr address, size_t bytes, size_t offset, cu_handle handle,
 		   unsigned long long flags);
 cu_result cuMemUnmap(cu_deviceptr address, size_t bytes);
+cu_result cuMemMapArrayAsync(struct cu_array_map *list, unsigned int count, cu_stream stream);
+cu_result cuMemMapArrayAsync_ptsz(struct cu_array_map *list, unsigned int count, cu_stream stream);
+cu_result cuMulticastBindMem(cu_handle multicast, size_t at, cu_handle handle, size_t offset,
+			     size_t bytes, unsigned long long flags);
+cu_result cuMulticastBindMem_v2(cu_handle multicast, cu_device device, size_t at, cu_handle handle,
+				size_t offset, size_t bytes, unsigned long long flags);
+cu_result cuMulticastUnbind(cu_handle multicast, cu_device device, size_t at, size_t bytes);
 cu_result cuArrayCreate(cu_array *array, const struct cu_array_descriptor_v1 *descriptor);
 cu_result cuArrayCreate_v2(cu_array *array, const struct cu_array_descriptor *descriptor);
 cu_result cuArray3DCreate(cu_array *array, const struct cu_array3d_descriptor_v1 *descriptor);

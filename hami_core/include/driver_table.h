@@ -69,6 +69,11 @@ struct driver_table {
 	__typeof__(cuMemImportFromShareableHandle) *cuMemImportFromShareableHandle;
 	__typeof__(cuMemMap) *cuMemMap;
 	__typeof__(cuMemUnmap) *cuMemUnmap;
+	__typeof__(cuMemMapArrayAsync) *cuMemMapArrayAsync;
+	__typeof__(cuMemMapArrayAsync_ptsz) *cuMemMapArrayAsync_ptsz;
+	__typeof__(cuMulticastBindMem) *cuMulticastBindMem;
+	__typeof__(cuMulticastBindMem_v2) *cuMulticastBindMem_v2;
+	__typeof__(cuMulticastUnbind) *cuMulticastUnbind;
 	__typeof__(cuArrayCreate) *cuArrayCreate;
 	__typeof__(cuArrayCreate_v2) *cuArrayCreate_v2;
 	__typeof__(cuArray3DCreate) *cuArray3DCreate;

@@ -13,7 +13,12 @@
 #define TURN_NS (250 * NS_PER_MS)
 #define ONE_Q16 65536
 #define MAX_SAMPLES 128
-#define DEADBAND_PERCENT 3
+#define DEADBAND_PERCENT 2
+#define NOISE_PERCENT                                                                              \
+	15 /* a difference below this is half noise of whole percents and window edges */
+/* After so many corrections of one second's figures each, three seconds' are taken, which are less
+ * noisy. */
+#define QUICK_CORRECTIONS 4
 #define HINT_LIFE_NS (2 * NS_PER_S)
 
 struct view {
@@ -29,6 +34,7 @@ static struct {
 	uint64_t busy_ns, hint_at_ns;
 	int64_t at_ns;
 	unsigned percent_sum, percent_count;
+	unsigned corrections;
 	bool neighbours;
 } marks[MAX_DEVICES];
 
@@ -69,6 +75,10 @@ correct(struct device *device, uint64_t measured_ns, uint64_t charged_ns)
 	ratio = ratio < ONE_Q16 * 3 / 4 ? ONE_Q16 * 3 / 4
 					: (ratio > ONE_Q16 * 5 / 4 ? ONE_Q16 * 5 / 4 : ratio);
 	uint64_t off = ratio > ONE_Q16 ? ratio - ONE_Q16 : ONE_Q16 - ratio;
+	if (off * 100 < ONE_Q16 * NOISE_PERCENT) {
+		ratio = (ratio + ONE_Q16) / 2;
+		off /= 2;
+	}
 	if (off * 100 < ONE_Q16 * DEADBAND_PERCENT) {
 		return;
 	}
@@ -107,8 +117,12 @@ read_nvml(struct device *device)
 						    marks[row].last_us) != NVML_OK) {
 		return view;
 	}
+	unsigned periods = 0;
+	unsigned long long period_us = 0;
 	for (unsigned int i = 0; i < count && i < MAX_SAMPLES; i++) {
 		bool own = is_own(samples[i].pid);
+		periods += samples[i].stamp_us != period_us;
+		period_us = samples[i].stamp_us;
 		view.valid = view.valid || own;
 		view.percent += own ? samples[i].sm : 0;
 		view.neighbours = view.neighbours || (!own && samples[i].sm > 0);
@@ -116,6 +130,7 @@ read_nvml(struct device *device)
 			marks[row].last_us = samples[i].stamp_us;
 		}
 	}
+	view.percent /= periods > 0 ? periods : 1;
 	return view;
 }
 
@@ -150,11 +165,12 @@ correct_by_nvml(struct device *device, int64_t now_ns)
 		marks[row].percent_count++;
 	}
 	int64_t passed = now_ns - marks[row].at_ns;
-	if (passed < NS_PER_S) {
+	int64_t window = marks[row].corrections < QUICK_CORRECTIONS ? NS_PER_S : 3 * NS_PER_S;
+	if (passed < window) {
 		return;
 	}
 	uint64_t busy = __atomic_load_n(&device->row->busy_ns, __ATOMIC_RELAXED);
-	if (marks[row].at_ns != 0 && passed < 3 * NS_PER_S && marks[row].percent_count > 0) {
+	if (marks[row].at_ns != 0 && passed < 3 * window && marks[row].percent_count > 0) {
 		uint64_t percent = marks[row].percent_sum / marks[row].percent_count;
 		if (marks[row].neighbours) {
 			correct(device, (uint64_t)passed / 100 * percent,

@@ -11,6 +11,7 @@ enum block_space {
 	SPACE_HANDLE,  /* of physical memory; count = references */
 	SPACE_MAPS,    /* same key; count = mappings */
 	SPACE_MAPPING, /* address of a mapping; owner = its handle */
+	SPACE_BINDING, /* place in a multicast object; owner = handle of the memory bound there */
 	SPACE_CHUNK,   /* address / 2 MiB; count = small blocks in it */
 	SPACE_ARRAY,
 	SPACE_MODULE,

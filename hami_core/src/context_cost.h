@@ -14,4 +14,7 @@ uint64_t context_cost_after(struct device *device, uint64_t before);
 /* The known cost; 0 while unknown. */
 uint64_t context_cost_known(const struct device *device);
 
+/* Charge a primary context that was made past the hooks; looks once per device. */
+void context_account_hidden(struct device *device);
+
 #endif

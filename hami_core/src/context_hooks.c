@@ -193,6 +193,28 @@ release_real(cu_device device)
 		   : driver()->cuDevicePrimaryCtxRelease(device);
 }
 
+/* The CUDA runtime may make a primary context through the driver's private tables, past every hook:
+ * found when memory is asked for. Its cost is what earlier contexts of this container cost, or what
+ * NVML says this process holds. */
+void
+context_account_hidden(struct device *device)
+{
+	static uint8_t looked[MAX_DEVICES];
+	struct block block;
+	if (device == NULL || device->row == NULL ||
+	    __atomic_exchange_n(&looked[device_number(device)], 1, __ATOMIC_RELAXED) != 0 ||
+	    block_peek(SPACE_CONTEXT, PRIMARY_KEY(device), &block) ||
+	    !primary_is_active(device->handle)) {
+		return;
+	}
+	uint64_t cost = context_cost_known(device);
+	cost = cost > 0 ? cost : context_cost_after(device, UINT64_MAX);
+	quota_add(device, KIND_CONTEXT, cost);
+	charge_remember(device, SPACE_CONTEXT, PRIMARY_KEY(device), KIND_CONTEXT, cost, 0);
+	__atomic_store_n(&primary_context[device_number(device)], current_owner(),
+			 __ATOMIC_RELAXED);
+}
+
 EXPORTED cu_result
 cuDevicePrimaryCtxRetain(cu_context *context, cu_device handle)
 {

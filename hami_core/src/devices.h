@@ -14,7 +14,8 @@ struct device {
 	int limits_row;           /* for limits_read */
 	struct state_device *row; /* NULL: not limited, or closed */
 	unsigned row_index;
-	bool enforced; /* false: no limits are configured at all */
+	bool context_seen; /* looked for a context that was made past the hooks */
+	bool enforced;     /* false: no limits are configured at all */
 };
 
 /* Number of devices once the driver has been initialised, else 0. Opens limits and state on first

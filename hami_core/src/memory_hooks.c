@@ -5,6 +5,7 @@
  * address from the driver cannot lose its own.
  */
 #include "charges.h"
+#include "context_cost.h"
 #include "driver.h"
 #include "hooks.h"
 #include "pools.h"
@@ -95,6 +96,10 @@ cuMemAlloc_v2(cu_deviceptr *address, size_t bytes)
 		return real(address, bytes);
 	}
 
+	if (UNLIKELY(!device->context_seen)) {
+		device->context_seen = true;
+		context_account_hidden(device);
+	}
 	if (bytes <= SMALL_LIMIT) {
 		return allocate_small(device, address, bytes);
 	}

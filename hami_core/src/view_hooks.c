@@ -1,5 +1,6 @@
 /* What CUDA tells the container about its memory: its own share. Null pointers are the driver's to
  * judge. */
+#include "context_cost.h"
 #include "devices.h"
 #include "driver.h"
 #include "hooks.h"
@@ -28,6 +29,7 @@ cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 		return result;
 	}
 	struct device *device = device_current();
+	context_account_hidden(device);
 	pools_settle_all(device);
 	struct quota_view view = quota_view(device);
 	struct limit limit = {.spill_bytes = 0};

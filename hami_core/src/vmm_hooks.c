@@ -176,6 +176,126 @@ cuMemUnmap(cu_deviceptr address, size_t bytes)
 	return result;
 }
 
+/* Memory in a sparse array stays in use although its handle is released. Which memory an unmapping
+ * step frees is not said, so such a handle stays charged until the process ends: too much rather
+ * than too little. */
+static void
+pin_mapped(const struct cu_array_map *list, unsigned int count)
+{
+	struct block known;
+	for (unsigned int i = 0; i < count; i++) {
+		if (list[i].operation == CU_MAP_OPERATION &&
+		    block_peek(SPACE_HANDLE, list[i].handle, &known)) {
+			change_maps(list[i].handle, 1);
+		}
+	}
+}
+
+EXPORTED cu_result
+cuMemMapArrayAsync(struct cu_array_map *list, unsigned int count, cu_stream stream)
+{
+	if (driver()->cuMemMapArrayAsync == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	lock_acquire(&vmm_lock);
+	cu_result result = driver()->cuMemMapArrayAsync(list, count, stream);
+	if (result == CU_OK) {
+		pin_mapped(list, count);
+	}
+	lock_release(&vmm_lock);
+	return result;
+}
+
+EXPORTED cu_result
+cuMemMapArrayAsync_ptsz(struct cu_array_map *list, unsigned int count, cu_stream stream)
+{
+	if (driver()->cuMemMapArrayAsync_ptsz == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	lock_acquire(&vmm_lock);
+	cu_result result = driver()->cuMemMapArrayAsync_ptsz(list, count, stream);
+	if (result == CU_OK) {
+		pin_mapped(list, count);
+	}
+	lock_release(&vmm_lock);
+	return result;
+}
+
+/* Memory bound to a multicast object is in use until it is unbound on its device. */
+static uint64_t
+binding_key(cu_handle multicast, cu_device device, size_t at)
+{
+	return (multicast * 0x9E3779B97F4A7C15ULL + at * 31 + (uint64_t)(uint32_t)device) | 1;
+}
+
+static void
+remember_binding(cu_handle multicast, size_t at, cu_handle handle)
+{
+	struct block known;
+	if (!block_peek(SPACE_HANDLE, handle, &known)) {
+		return;
+	}
+	struct block binding = {
+	    .key = binding_key(multicast, device_at(known.device)->handle, at),
+	    .owner = handle,
+	    .space = SPACE_BINDING,
+	};
+	block_put(&binding);
+	change_maps(handle, 1);
+}
+
+EXPORTED cu_result
+cuMulticastBindMem(cu_handle multicast, size_t at, cu_handle handle, size_t offset, size_t bytes,
+		   unsigned long long flags)
+{
+	if (driver()->cuMulticastBindMem == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	lock_acquire(&vmm_lock);
+	cu_result result =
+	    driver()->cuMulticastBindMem(multicast, at, handle, offset, bytes, flags);
+	if (result == CU_OK) {
+		remember_binding(multicast, at, handle);
+	}
+	lock_release(&vmm_lock);
+	return result;
+}
+
+EXPORTED cu_result
+cuMulticastBindMem_v2(cu_handle multicast, cu_device device, size_t at, cu_handle handle,
+		      size_t offset, size_t bytes, unsigned long long flags)
+{
+	if (driver()->cuMulticastBindMem_v2 == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	lock_acquire(&vmm_lock);
+	cu_result result =
+	    driver()->cuMulticastBindMem_v2(multicast, device, at, handle, offset, bytes, flags);
+	if (result == CU_OK) {
+		remember_binding(multicast, at, handle);
+	}
+	lock_release(&vmm_lock);
+	return result;
+}
+
+EXPORTED cu_result
+cuMulticastUnbind(cu_handle multicast, cu_device device, size_t at, size_t bytes)
+{
+	if (driver()->cuMulticastUnbind == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	struct block binding;
+	lock_acquire(&vmm_lock);
+	cu_result result = driver()->cuMulticastUnbind(multicast, device, at, bytes);
+	if (result == CU_OK &&
+	    block_take(SPACE_BINDING, binding_key(multicast, device, at), &binding)) {
+		change_maps(binding.owner, -1);
+		drop_references(binding.owner, 0);
+	}
+	lock_release(&vmm_lock);
+	return result;
+}
+
 void
 vmm_postfork_child(void)
 {

@@ -320,12 +320,16 @@ do_kernel(const char *name)
 	unsigned long value = 0;
 	char unit[3] = "ns";
 	sscanf(name, "k_%lu%2s", &value, unit);
-	unsigned long ns = value * (strcmp(unit, "us") == 0 ? 1000 : strcmp(unit, "ms") == 0 ? 1000000 : 1);
-	snprintf(ptx, sizeof ptx,
-	         ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry %s()\n{\n"
-	         ".reg .u64 %%t<3>;\n.reg .pred %%p;\nmov.u64 %%t0, %%globaltimer;\nSPIN:\nmov.u64 %%t1, %%globaltimer;\n"
-	         "sub.u64 %%t2, %%t1, %%t0;\nsetp.lt.u64 %%p, %%t2, %lu;\n@%%p bra SPIN;\nret;\n}\n",
-	         name, ns);
+	unsigned long ns = value * (strcmp(unit, "us") == 0   ? 1000
+				    : strcmp(unit, "ms") == 0 ? 1000000
+							      : 1);
+	snprintf(
+	    ptx, sizeof ptx,
+	    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry %s()\n{\n"
+	    ".reg .u64 %%t<3>;\n.reg .pred %%p;\nmov.u64 %%t0, %%globaltimer;\nSPIN:\nmov.u64 "
+	    "%%t1, %%globaltimer;\n"
+	    "sub.u64 %%t2, %%t1, %%t0;\nsetp.lt.u64 %%p, %%t2, %lu;\n@%%p bra SPIN;\nret;\n}\n",
+	    name, ns);
 	cu_module module;
 	int result = cuModuleLoadData(&module, ptx);
 	result = result != CU_OK ? result : cuModuleGetFunction(&function, module, name);
