@@ -71,9 +71,11 @@ def run_departures(
         position = draw.randrange(len(pods))
         uid = f"pod-{number}"
         number += 1
+        # Drawn for lost pods too, so that every policy meets the same pods at the same times.
+        life = draw.expovariate(1.0)
         placed = machine.offer(uid, offers[position])
         if placed:
-            heapq.heappush(ending, (now + draw.expovariate(1.0), uid))
+            heapq.heappush(ending, (now + life, uid))
         half = int(now >= SETTLED)
         in_use += gap * machine.allocated_milli * half
         _count(loss, pods[position], half, placed=placed)
