@@ -10,12 +10,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DRIVERS = ROOT / "simulator" / "drivers" / "build"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def drivers() -> None:
-    subprocess.run(["make", "-s", "-C", str(ROOT / "simulator" / "drivers")], check=True, stdout=subprocess.DEVNULL)
 
 
 def tell(tmp_path: Path, story: str, inventory: str) -> Any:

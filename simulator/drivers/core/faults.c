@@ -56,10 +56,12 @@ strikes(struct fault *fault)
 		__atomic_fetch_sub(&fault->skip, 1, __ATOMIC_RELAXED);
 		return false;
 	}
-	if (fault->times < 0) {
-		return true;
+	int64_t left = __atomic_load_n(&fault->times, __ATOMIC_RELAXED);
+	/* A spent rule stays at 0: below 0 it would strike for ever. */
+	while (left > 0 && !__atomic_compare_exchange_n(&fault->times, &left, left - 1, false,
+							__ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
 	}
-	return __atomic_fetch_sub(&fault->times, 1, __ATOMIC_RELAXED) > 0;
+	return left != 0;
 }
 
 static int
