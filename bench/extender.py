@@ -2,7 +2,7 @@
 
 A cycle is what kube-scheduler does for one pod: /filter with all node names, /prioritize with those that fit, /bind to
 the best one, on one keep-alive connection. The cluster is half full. The API server is a stub that answers bindings at
-once; the time spent waiting for it (the extender says it in Server-Timing) is taken out of the cycle, and left in cycles
+once; the time spent waiting for it (the extender says it in Server-Timing) is taken out of the cycle and left in cycles
 per second. The baseline is an extender with the same verbs that decides nothing, measured between the same two points.
 """
 

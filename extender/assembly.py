@@ -1,5 +1,6 @@
 """The parts of the extender, wired together."""
 
+import asyncio
 import gc
 import time
 from collections.abc import Iterable
@@ -182,7 +183,8 @@ class Extender:
                     self.preemption.consider(dossier, tuple(decision.names.tolist()))
             case Acceptance(dossier, best):
                 self._accepted += 1
-                self.promises.hold(dossier, best)
+                self.promises.hold_soon(dossier, best)
+                asyncio.get_running_loop().call_soon(self.promises.hold_now)
             case Invalid(key, problems):
                 self.reports.refused(key, problems, lambda: "; ".join(map(str, problems)))
                 log.info("pod_invalid", pod=str(key), problems=[str(problem) for problem in problems])

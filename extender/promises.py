@@ -52,6 +52,7 @@ class Promises:
         self._ours = ours
         self._ledger = engine.ledger
         self._gate = gate
+        self._wanted: tuple[Dossier, str] | None = None
         self._holds: dict[str, float] = {}
         """Pods between filter and bind, and until when their share is held."""
         self._doubts: dict[str, list[str]] = {}
@@ -61,6 +62,7 @@ class Promises:
 
     def observe(self, event: events.Event) -> None:
         """Take what the API server says; first settle the doubts that it resolves."""
+        self.hold_now()
         if isinstance(event, events.PodGone):
             self._holds.pop(event.uid, None)
         elif isinstance(event, events.PodSeen) and event.node:
@@ -100,6 +102,17 @@ class Promises:
 
     # -- between filter and bind ---------------------------------------------------------------------------------------
 
+    def hold_soon(self, dossier: Dossier, node: str) -> None:
+        """Hold a share before anything else is decided, but not before the answer at hand has been written."""
+        self.hold_now()
+        self._wanted = (dossier, node)
+
+    def hold_now(self) -> None:
+        """Carry out what :meth:`hold_soon` was asked for."""
+        if self._wanted is not None:
+            (dossier, node), self._wanted = self._wanted, None
+            self.hold(dossier, node)
+
     def hold(self, dossier: Dossier, node: str) -> None:
         """Take the share that the binding will most likely want, so that the next pod is not offered it as well.
 
@@ -119,6 +132,7 @@ class Promises:
 
     def reconsider(self, uid: str) -> None:
         """Give back what is held for a pod that is judged again now, and will most likely take it again."""
+        self.hold_now()
         if self._holds.pop(uid, None) is not None:
             self.engine.apply_quietly(events.Forget(uid))
 
@@ -146,6 +160,7 @@ class Promises:
 
     def plan(self, uid: str, node: str) -> BindingPlan | str:
         """Take a share on the node, or say in words why there is none."""
+        self.hold_now()
         engine, dossier = self.engine, self.engine.dossiers.get(uid)
         if dossier is None:
             return BAD_REQUEST
