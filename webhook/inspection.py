@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpuslice.devices.demands import ContainerRequest, PodRequest
+from gpuslice.devices.demands import PodRequest
 from gpuslice.devices.families import Families
 from gpuslice.devices.models import model_matches
 from gpuslice.devices.requests import read_request
@@ -12,6 +12,7 @@ from webhook.isolation import covering_mounts, device_volumes, privileged_contai
 from webhook.namespaces import NamespacePolicy
 from webhook.pods import AdmittedPod
 from webhook.policy import Policy, Stance
+from webhook.surprises import surprises
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,11 @@ def inspect_pod(pod: AdmittedPod, families: Families, policy: Policy, namespace:
         request = _NO_REQUEST
     elif request.is_empty:
         return NOTHING
-    problems.extend(_ceilings(request, rules))
+    problems.extend(_ceilings(request, rules, families))
+    problems.extend(_impossible(request))
     _isolation(pod, policy, rules, problems, warnings)
     _placement(pod, policy, problems)
-    warnings.extend(_surprises(pod, request, families))
+    warnings.extend(surprises(pod, request, families))
     return Findings(request, tuple(problems), tuple(warnings), filled)
 
 
@@ -68,7 +70,20 @@ def asks_for_devices(pod: AdmittedPod, families: Families) -> bool:
     return False
 
 
-def _ceilings(request: PodRequest, rules: NamespacePolicy) -> Iterator[str]:
+def _impossible(request: PodRequest) -> Iterator[str]:
+    """Yield what no node of any cluster can satisfy."""
+    named = set(request.selection.use_uuids) - set(request.selection.refuse_uuids)
+    if not request.selection.use_uuids:
+        return
+    for demand in request.containers:
+        if demand.request.cards > len(named):
+            yield (
+                f"container {demand.name}: {demand.request.cards} cards, but the annotations leave {len(named)} to "
+                "choose from; name more cards or ask for fewer"
+            )
+
+
+def _ceilings(request: PodRequest, rules: NamespacePolicy, families: Families) -> Iterator[str]:
     where = "namespace policy"
     total = 0
     for demand in request.containers:
@@ -89,7 +104,10 @@ def _ceilings(request: PodRequest, rules: NamespacePolicy) -> Iterator[str]:
     if rules.max_cards_per_pod is not None and total > rules.max_cards_per_pod:
         yield f"pod: {total} cards: {where} allows {rules.max_cards_per_pod} per pod; ask for fewer"
     if rules.allowed_models:
-        for wanted in request.selection.use_types:
+        kinds = {demand.request.family: families.by_name[demand.request.family] for demand in request.containers}
+        # A kind without a type annotation is one model: its word.
+        words = [kind.word for kind in kinds.values() if not kind.selection.use_type]
+        for wanted in (*request.selection.use_types, *words):
             if not any(model_matches(allowed, wanted) for allowed in rules.allowed_models):
                 models = ", ".join(rules.allowed_models)
                 yield f"pod: card type {wanted!r}: {where} allows {models}; choose one of them"
@@ -141,43 +159,3 @@ def _placement(pod: AdmittedPod, policy: Policy, problems: list[str]) -> None:
             f"pod: schedulerName={spec.scheduler_name!r}: it does not know who holds which card; remove it or write "
             f"{policy.scheduler_name}"
         )
-
-
-def _surprises(pod: AdmittedPod, request: PodRequest, families: Families) -> Iterator[str]:
-    for demand in request.containers:
-        share = demand.request
-        family = families.by_name[share.family]
-        if _takes_whole_memory(share) and not share.exclusive and family.shared and family.resources.memory:
-            yield (
-                f"container {demand.name}: no {family.resources.memory} given: it gets all memory of "
-                f"{'the card' if share.cards == 1 else 'each card'}, nobody else fits there"
-            )
-        if share.exclusive and share.memory_mib:
-            yield (
-                f"container {demand.name}: {family.resources.cores}=100 takes the whole card, though only "
-                f"{share.memory_mib} MiB of it may be used"
-            )
-        if family.resources.count.startswith("nvidia.com/") and share.cards > 1 and share.memory_mib:
-            yield f"container {demand.name}: {share.memory_mib} MiB counts on each of {share.cards} different cards"
-        yield from _rounded(pod, demand.name, share, families)
-    if any(container.env_from for _, containers in pod.groups() for container in containers):
-        yield "envFrom may bring variables such as NVIDIA_VISIBLE_DEVICES; the node enforces the share all the same"
-
-
-def _takes_whole_memory(share: ContainerRequest) -> bool:
-    return share.memory_percent == 100
-
-
-def _rounded(pod: AdmittedPod, name: str, share: ContainerRequest, families: Families) -> Iterator[str]:
-    """Warn when a size on sale is larger than what was asked."""
-    family = families.by_name[share.family]
-    if not family.memory.sizes or family.resources.memory is None or family.memory.rounding == "exact":
-        return
-    for _, containers in pod.groups():
-        for container in containers:
-            if container.name != name or container.resources is None:
-                continue
-            written = str(container.resources.get(family.resources.memory) or "")
-            given = str(share.memory_mib or family.memory.card_mib or "")
-            if written and written != given:
-                yield f"container {name}: {family.resources.memory}={written} is given as {given} MiB, the next size"

@@ -63,7 +63,7 @@ class ContainerReader:
         whole = percent == WHOLE_CARD
         if (family.cores.several_take_all and cards > 1) or (family.cores.whole_memory_takes_all and whole):
             cores = WHOLE_CARD
-        if family.counts.several_are_whole and self._written_cards > 1 and not whole:
+        if family.counts.several_are_whole and self._written_cards > family.counts.round_up_to and not whole:
             self._complain(
                 family.resources.count, str(cards), "ask for 1 card when you want a part of it: several are whole"
             )
@@ -162,8 +162,6 @@ class ContainerReader:
             return 1, 0
         if rule.unit == "slices":
             self._slices = count
-            if self._quantity(family.resources.memory) is not None:
-                self._complain(family.resources.count, str(count), f"remove it or {family.resources.memory}: both size")
             return min(count, 1), 0
         self._written_cards = count
         if count == 1 and rule.round_up_to > 1:
@@ -184,7 +182,8 @@ class ContainerReader:
             self._complain(family.resources.count, "", f"write {family.resources.count}: 1 beside memory and compute")
         elif all((self._loose_zero(name)) for name in sized):
             return 0
-        return max(1, family.counts.default)
+        cards = max(1, family.counts.default)
+        return -(-cards // family.counts.round_up_to) * family.counts.round_up_to
 
     def _loose_zero(self, name: str | None) -> bool:
         quantity = self._quantity(name)

@@ -64,6 +64,11 @@ def read(limits: dict[str, Any], annotations: dict[str, str] | None = None) -> P
             id="0 is not given",
         ),
         pytest.param(
+            {"huawei.com/Ascend910C-memory": 16384},
+            ContainerRequest(cards=2, memory_mib=16384, family="ascend-910c"),
+            id="memory only of a module of two",
+        ),
+        pytest.param(
             {"nvidia.com/gpu": 1, "nvidia.com/priority": 1},
             ContainerRequest(cards=1, memory_percent=100),
             id="priority",

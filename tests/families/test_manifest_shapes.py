@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from gpuslice.devices.pods import Pod
+from gpuslice.devices.requests import PodRequest, read_request
 from tests.families import test_facts as facts
 from tests.families.cluster import node, run
 from tests.families.cluster import pod as pod_view
 from tests.families.hami_decoder import read_devices
-from tests.webhook.reviews import FAMILIES, container, mutate, pod
+from tests.webhook.reviews import FAMILIES, container, mutate, patched, pod, validate
 
 EIGHT_A100 = node(
     {
@@ -95,6 +98,12 @@ SHAPES = [
     ),
     pytest.param(facts.ascend("Ascend910C", 65536), [{"huawei.com/Ascend910C": 2}], {}, id="Ascend 910C: one module"),
     pytest.param(
+        facts.ascend("Ascend910C", 65536),
+        [{"huawei.com/Ascend910C": 1, "huawei.com/Ascend910C-memory": 16384}],
+        {},
+        id="Ascend 910C: a part of each chip of a module",
+    ),
+    pytest.param(
         facts.ILUVATAR,
         [
             {"iluvatar.ai/MR-V100-vgpu": 1, "iluvatar.ai/MR-V100.vCore": 20, "iluvatar.ai/MR-V100.vMem": 32},
@@ -140,10 +149,16 @@ def test_a_manifest_is_accepted_unchanged_and_placed(
     where: Any, limits: list[Any], annotations: dict[str, str]
 ) -> None:
     asked = [container(f"c{i}", {key: str(value) for key, value in each.items()}) for i, each in enumerate(limits)]
-    verdict = mutate(pod(containers=asked, annotations=annotations or None))
+    object_ = pod(containers=asked, annotations=annotations or None)
+    verdict = mutate(object_)
     assert verdict.allowed, verdict.denial
+    admitted = patched(object_, verdict)
+    assert validate(admitted).allowed
+    read = read_request(msgspec.convert(admitted, Pod), FAMILIES)
+    assert isinstance(read, PodRequest)
 
     placed = run(pod_view(*limits, annotations=annotations), where)
+    assert read.containers == placed.request.containers, "what the scheduler reads is what the user wrote"
     family = FAMILIES.by_name[placed.request.containers[0].request.family]
     written = read_devices(placed.annotations[family.pod.allocated])
     assert [[device.uuid for device in devices] for devices in written] == [

@@ -9,6 +9,7 @@ from tests.devices.test_requests import BAD_REQUESTS
 from tests.webhook.reviews import SCHEDULER, body, container, mutate, patched, pod, validate, wire_patch
 from webhook.policy import Policy
 from webhook.review import UNTOUCHED, BadReview, Verdict, decode_review, encode_review
+from webhook.surprises import POLICY_NAMES
 
 GPU = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k"}
 
@@ -238,6 +239,37 @@ def test_what_is_legal_but_surprising_is_warned_about(limits: dict[str, Any], li
     verdict = mutate(pod(limits))
     assert verdict.allowed
     assert [text for text in verdict.warnings if line in text], verdict.warnings
+
+
+def test_a_policy_that_nobody_knows_is_warned_about() -> None:
+    annotations = {"hami.io/node-scheduler-policy": "binpak", "hami.io/gpu-scheduler-policy": "spread, numa"}
+    verdict = mutate(pod(GPU, annotations=annotations))
+    assert [line for line in verdict.warnings if "policy" in line and "'binpak'" in line]
+    assert not [line for line in verdict.warnings if "'spread'" in line or "'numa'" in line]
+
+
+def test_the_known_policies_are_those_of_the_scheduler() -> None:
+    from gpuslice.placement.policies.registry import NAMES
+
+    assert set(NAMES) <= POLICY_NAMES
+
+
+@pytest.mark.parametrize(
+    ("annotations", "denied"),
+    [
+        pytest.param({"nvidia.com/use-gpuuuid": "GPU-a"}, True, id="one card named, two wanted"),
+        pytest.param({"nvidia.com/use-gpuuuid": "GPU-a,GPU-b"}, False, id="enough named"),
+        pytest.param(
+            {"nvidia.com/use-gpuuuid": "GPU-a,GPU-b", "nvidia.com/nouse-gpuuuid": "GPU-b"},
+            True,
+            id="one named and refused",
+        ),
+        pytest.param({"nvidia.com/nouse-gpuuuid": "GPU-b"}, False, id="only refused"),
+    ],
+)
+def test_more_cards_than_are_named_is_impossible(annotations: dict[str, str], denied: bool) -> None:
+    verdict = mutate(pod({"nvidia.com/gpu": "2"}, annotations=annotations))
+    assert bool(verdict.denial) is denied
 
 
 @pytest.mark.parametrize(

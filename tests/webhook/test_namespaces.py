@@ -87,6 +87,11 @@ def test_a_wish_outside_the_allowed_models_is_denied() -> None:
     assert "A100, H100" in line
 
 
+def test_a_kind_without_types_is_a_model_by_itself() -> None:
+    (line,) = denial({"huawei.com/Ascend910B4": "1", "huawei.com/Ascend910B4-memory": "8192"})
+    assert "'Ascend910B4'" in line
+
+
 def test_defaults_fill_what_is_left_open() -> None:
     object_ = pod({"nvidia.com/gpu": "1"})
     result = patched(object_, mutate(object_, policy=POLICY, namespace="team-a"))

@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuslice.devices.requests import PodRequest
+from gpuslice.devices.pods import Pod
+from gpuslice.devices.requests import ContainerDemand, PodRequest, read_request
 from tests.webhook.reviews import FAMILIES, body, container, mutate, patched, pod
 from webhook.admission import Admission
 from webhook.inspection import inspect_pod
@@ -25,6 +27,12 @@ LIMITS = st.dictionaries(st.sampled_from(NAMES), NUMBERS, max_size=4)
 ADMISSION = Admission(FAMILIES, Policy())
 
 
+def demands(object_: dict[str, Any]) -> tuple[ContainerDemand, ...]:
+    found = read_request(msgspec.convert(object_, Pod), FAMILIES)
+    assert isinstance(found, PodRequest)
+    return found.containers
+
+
 @given(st.lists(LIMITS, min_size=1, max_size=3))
 @settings(max_examples=400, deadline=None)
 def test_any_numbers_are_a_request_or_problems(limits: list[dict[str, Any]]) -> None:
@@ -37,6 +45,7 @@ def test_any_numbers_are_a_request_or_problems(limits: list[dict[str, Any]]) -> 
     again = mutate(result)
     assert again.allowed
     assert again.patch == ()
+    assert demands(result) == demands(object_), "what the scheduler reads is what the user wrote"
 
 
 @given(st.lists(LIMITS, min_size=1, max_size=3))
