@@ -1,12 +1,13 @@
 """The classic ways to give one card twice, staged on the real kubelet; and pods that try to get more by force."""
 
 import json
+import signal
 from typing import Any
 
 import pytest
 
 from tests.cluster.harness import pods
-from tests.cluster.harness.api import Json
+from tests.cluster.harness.api import Json, path_of
 from tests.cluster.harness.auditor import audit
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.lifetimes import Lifetimes
@@ -62,6 +63,17 @@ def test_thirty_force_deleted_pods_never_overlap_their_successors(cluster: Clust
         assert lifetimes.reused() >= LANES
 
 
+def second_word(cluster: Cluster, pod: Json) -> dict[str, Any]:
+    """Return what the container's second start told about its share."""
+    lines = wait_until(
+        lambda: [line for line in cluster.output(pod).splitlines() if line.endswith("}")][1:],
+        what="the second start tells its share",
+        within_seconds=30,
+    )
+    found: dict[str, Any] = json.loads(lines[0])
+    return found
+
+
 def test_a_restarted_container_keeps_its_share(cluster: Cluster) -> None:
     cluster.apply(on_node_a("restarting", "share; sleep 1; exit 1", restartPolicy="Always"))
 
@@ -69,12 +81,44 @@ def test_a_restarted_container_keeps_its_share(cluster: Cluster) -> None:
         return any(status["restartCount"] >= 1 for status in pod["status"].get("containerStatuses", []))
 
     pod = cluster.wait_pod("restarting", restarted, what="restarted", within_seconds=60)
-    lines = wait_until(
-        lambda: [line for line in cluster.output(pod).splitlines() if line.endswith("}")][1:2],
-        what="the second start tells its share",
-        within_seconds=30,
-    )
-    assert_share(json.loads(lines[0]), memory_mib=MEMORY_MIB, uuids=cards_of(pod))
+    assert_share(second_word(cluster, pod), memory_mib=MEMORY_MIB, uuids=cards_of(pod))
+
+
+def test_after_a_reboot_every_pod_has_its_share_again(cluster: Cluster) -> None:
+    node = cluster.nodes["node-a"]
+    script = f"share; {pods.SLEEP}"
+    for number in range(4):
+        cluster.apply(on_node_a(f"kept-{number}", script, restartPolicy="Always"))
+    before = {name: cluster.wait_running(name) for name in (f"kept-{number}" for number in range(4))}
+    node.reboot()
+    cluster.wait_registered("node-a")
+
+    def back(pod: Json) -> bool:
+        return all(s["restartCount"] >= 1 and "running" in s["state"] for s in pod["status"]["containerStatuses"])
+
+    for name, pod in before.items():
+        again = cluster.wait_pod(name, back, what="running after the reboot", within_seconds=90)
+        assert cards_of(again) == cards_of(pod)
+        assert_share(second_word(cluster, again), memory_mib=MEMORY_MIB, uuids=cards_of(again))
+    assert audit(cluster).problems == []
+
+
+def test_a_pod_that_our_scheduler_has_not_placed_gets_no_card(cluster: Cluster) -> None:
+    # Whoever may create bindings can go around the scheduler, not around the node.
+    with_gate = on_node_a("smuggled", schedulingGates=[{"name": "example.invalid/hold"}])
+    cluster.apply(with_gate)
+    scheduler = cluster.plane.process("gpuslice-scheduler")
+    scheduler.signal(signal.SIGSTOP)
+    try:
+        cluster.admin.patch("pods", "default", "smuggled", {"spec": {"schedulingGates": None}})
+        target = {"apiVersion": "v1", "kind": "Node", "name": "node-a"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "smuggled"}, "target": target}
+        cluster.admin.request("POST", path_of("pods", "default", "smuggled", "binding"), binding)
+        pod = cluster.wait_phase("smuggled", "Failed", within_seconds=20)
+    finally:
+        scheduler.signal(signal.SIGCONT)
+    assert pod["status"]["reason"] == "UnexpectedAdmissionError"
+    assert "gpuslice-scheduler" in pod["status"]["message"]
 
 
 HOSTILE = """

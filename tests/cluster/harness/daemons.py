@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.build import cache_root
 from tests.cluster.harness.process import ClusterError, Supervised, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,7 +38,7 @@ class Daemon:
     ) -> None:
         self.name = name or module
         self._module, self._flags, self._folder = module, list(flags), folder
-        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+        self._environment = {**_python_environment(), **(environment or {})}
         self._process: Supervised | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -133,3 +134,9 @@ class Daemon:
         self.kill()
         self.start()
         self.wait_ready()
+
+
+def _python_environment() -> dict[str, str]:
+    """Return the environment of a daemon: compiled modules are kept outside the tree, so that starts are quick."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(cache_root() / "pycache")}

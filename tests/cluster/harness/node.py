@@ -173,9 +173,6 @@ ip link set lo up"""
     def reboot(self) -> None:
         """End everything on the node at once and start it again; disks stay, memory does not."""
         self.stop()
-        self._enter_namespaces_again()
-
-    def _enter_namespaces_again(self) -> None:
         shutil.rmtree(self.paths.top / "state", ignore_errors=True)
         cgroups.create(self.cgroup)
         self._enter_namespaces()
