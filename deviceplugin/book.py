@@ -12,7 +12,7 @@ What these two say is an assumption until PreStartContainer, where the kubelet's
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from deviceplugin.tenants import Need, Tenant
@@ -57,6 +57,10 @@ class Grant:
     shares: tuple[SliceShare, ...] = ()
     confirmed: bool = False
     """The kubelet's checkpoint has named this pod and container."""
+    late: bool = True
+    """The kubelet was answered with a CDI name only; what it means is written before each start."""
+    modes: Mapping[str, str] = field(default_factory=dict)
+    """Card to sharing mode, as it was when the grant was made: a container keeps its mode when the node's changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +311,13 @@ class Book:
     def amend(self, grant_id: str, shares: tuple[SliceShare, ...], identity: Identity) -> Grant:
         """Give a grant shares that do not come from the scheduler."""
         grant = replace(self.grants[grant_id], shares=shares, identity=identity)
+        self.grants[grant_id] = grant
+        return grant
+
+    def settle(self, grant_id: str, *, late: bool, modes: Mapping[str, str]) -> Grant:
+        """Fix what the grant's container keeps for life: how the runtime was told, and the mode of each card."""
+        grant = self.grants[grant_id]
+        grant = replace(grant, late=late, modes={**modes, **grant.modes})
         self.grants[grant_id] = grant
         return grant
 

@@ -181,7 +181,11 @@ class CardWatch:
         missing = tuple(card for card in self.machine.cards if card.uuid not in present)
         for card in missing:
             self.health.probe(Probe(card.uuid, problem="the card has fallen off the bus", lost=True), self._clock())
-        if missing:
+        known = {card.uuid for card in self.machine.cards}
+        if missing and (new := tuple(card for card in fresh.cards if card.uuid not in known)):
+            # Links between cards that were never seen together are not known.
+            fresh = replace(fresh, cards=self.machine.cards + new, links=())
+        elif missing:
             fresh = replace(self.machine, driver=fresh.driver, unreadable=fresh.unreadable)
         if fresh != self.machine:
             self.machine = fresh

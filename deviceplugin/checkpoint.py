@@ -54,10 +54,18 @@ class Entry:
 
     def env(self) -> dict[str, str]:
         """Return the environment of the recorded answer; empty when it cannot be read."""
+        return dict(self._answer().envs)
+
+    def names_cdi_device(self) -> bool:
+        """Tell whether the recorded answer left it to a CDI specification what the container sees."""
+        answer = self._answer()
+        return bool(answer.cdi_devices) or any(key.startswith("cdi.k8s.io/") for key in answer.annotations)
+
+    def _answer(self) -> pb.ContainerAllocateResponse:
         try:
-            return dict(pb.ContainerAllocateResponse.FromString(base64.b64decode(self.response, validate=True)).envs)
+            return pb.ContainerAllocateResponse.FromString(base64.b64decode(self.response, validate=True))
         except (DecodeError, binascii.Error):
-            return {}
+            return pb.ContainerAllocateResponse()
 
 
 def parse(content: bytes) -> tuple[Entry, ...] | None:

@@ -110,10 +110,9 @@ class Node:
         """Write the files that the grant's container is to see."""
         paths = self.delivery.paths(grant.id)
         edits = sharing.describe(grant, self.offers, self.settings, paths)
-        late = sharing.names_cards_late(self.settings.device_list_strategy)
-        enforced = sharing.enforced_by_shim(self.offers, grant.shares)
+        enforced = sharing.enforced_by_shim(self.offers, grant)
         self.delivery.deliver(
-            grant, edits if late else None, limits_of(grant, self.settings.core_policy) if enforced else ()
+            grant, edits if grant.late else None, limits_of(grant, self.settings.core_policy) if enforced else ()
         )
 
     # -- reports --------------------------------------------------------------------------------------------------

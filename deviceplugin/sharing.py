@@ -88,32 +88,32 @@ MODES: Mapping[str, SharingMode] = {
 }
 
 
-def enforced_by_shim(offers: Offers, shares: Sequence[SliceShare]) -> bool:
+def enforced_by_shim(offers: Offers, grant: Grant) -> bool:
     """Tell whether the container's shares need a limits file."""
-    return any((offer := offers.by_uuid.get(share.card)) and offer.card.mode == "hami-core" for share in shares)
+    return any(mode_of(offers, grant, share) == "hami-core" for share in grant.shares)
+
+
+def mode_of(offers: Offers, grant: Grant, share: SliceShare) -> str:
+    """Return the mode in which a share is used: the grant's own, else the card's."""
+    offer = offers.by_uuid.get(share.card)
+    return grant.modes.get(share.card) or (offer.card.mode if offer is not None else "hami-core")
 
 
 def describe(grant: Grant, offers: Offers, settings: NodeSettings, paths: HostPaths) -> Edits:
     """Return everything the container gets, before it is known how the runtime is told."""
-    found = [offer for share in grant.shares if (offer := offers.by_uuid.get(share.card))]
-    modes = dict.fromkeys(offer.card.mode for offer in found)
     edits = Edits(
         env=dict(settings.container_env),
         mounts=tuple(Mount(host, inside) for host, inside in settings.container_mounts),
     )
-    for mode in modes:
-        shares = [share for share in grant.shares if _mode_of(offers, share) == mode]
+    for mode in dict.fromkeys(mode_of(offers, grant, share) for share in grant.shares):
+        shares = [share for share in grant.shares if mode_of(offers, grant, share) == mode]
         edits = edits.merged(MODES[mode](shares, paths))
     edits.env[GRANT_VARIABLE] = grant.id
     edits.env["NVIDIA_VISIBLE_DEVICES"] = ",".join(share.card for share in grant.shares) or "void"
     if settings.pass_device_specs:
+        found = [offer for share in grant.shares if (offer := offers.by_uuid.get(share.card))]
         edits = edits.merged(Edits(devices=device_nodes(found)))
     return edits
-
-
-def _mode_of(offers: Offers, share: SliceShare) -> str:
-    offer = offers.by_uuid.get(share.card)
-    return offer.card.mode if offer else ""
 
 
 def device_nodes(offers: Sequence[Offer], exists: Callable[[Path], bool] = Path.exists) -> tuple[DeviceNode, ...]:

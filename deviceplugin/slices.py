@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -15,6 +15,7 @@ from deviceplugin.guard import Owner, conflicts, overload
 from deviceplugin.node import Node
 from deviceplugin.tenants import Tenant
 from gpuslice.devices.allocation import SliceShare
+from gpuslice.devices.errors import BadConfiguration
 
 log = structlog.get_logger(__name__)
 
@@ -46,9 +47,12 @@ class SliceBackend:
     async def refresh(self) -> None:
         """Publish the device list if it changed."""
         node = self._node
-        await self.devices.publish(
-            offers.device_list(node.offers, self.resource, self.book.held(), numa=node.settings.numa)
-        )
+        wanted = offers.device_list(node.offers, self.resource, self.book.held(), numa=node.settings.numa)
+        try:
+            await self.devices.publish(wanted)
+        except BadConfiguration as error:
+            log.error("list_not_published", resource=self.resource, error=str(error))
+            return
         healthy = sum(device.healthy for device in self.devices.devices)
         node.metrics.slices.labels(self.resource, "healthy").set(healthy)
         node.metrics.slices.labels(self.resource, "unhealthy").set(len(self.devices.devices) - healthy)
@@ -92,9 +96,14 @@ class SliceBackend:
         exact = grant.ids == {share.slice for share in grant.shares}
         node.metrics.steered.labels(self.resource, "exact" if exact else "other").inc()
         strategy = node.settings.device_list_strategy
+        grant = self.book.settle(grant.id, late=sharing.names_cards_late(strategy), modes=self._modes(grant.shares))
         edits = sharing.describe(grant, node.offers, node.settings, node.delivery.paths(grant.id))
         log.info("allocated", pod=grant.pod, container=grant.container, grant=grant.id, identity=grant.identity.value)
         return sharing.allocate_answer(grant, edits, strategy)
+
+    def _modes(self, shares: Iterable[SliceShare]) -> dict[str, str]:
+        found = ((share.card, self._node.offers.by_uuid.get(share.card)) for share in shares)
+        return {uuid: offer.card.mode for uuid, offer in found if offer is not None}
 
     def _unmanaged(self, grant: Grant, tenant: Tenant | None) -> Grant:
         """Apply the node's policy to a pod that our scheduler did not place here."""
@@ -181,15 +190,15 @@ class SliceBackend:
             agrees = before is not None and before.confirmed and before.uid == entry.uid
             return _Start(before, None) if before is not None and agrees else None
         if before is None:
-            self.book.restore(
-                Grant(grant_id, self.resource, entry.ids, entry.uid, entry.container, Identity.KNOWN, tenant.full_name)
-            )
+            made = Grant(grant_id, self.resource, entry.ids, entry.uid, entry.container, Identity.KNOWN)
+            self.book.restore(replace(made, pod=tenant.full_name, late=entry.names_cdi_device()))
         grant = self.book.confirm(grant_id, tenant, entry.container)
         if grant is None:
             return None
         if not tenant.managed:
             shares = before.shares if before is not None else self._plain_shares(entry.ids)
             grant = self.book.amend(grant_id, shares, Identity.UNMANAGED)
+        grant = self.book.settle(grant_id, late=grant.late, modes=self._modes(grant.shares))
         same = before is not None and (before.uid, before.container) == (entry.uid, entry.container)
         self._node.metrics.delivered.labels(self.resource, "verified" if same else "corrected").inc()
         if not same:
@@ -199,7 +208,7 @@ class SliceBackend:
 
     def _refuse_if_named_early(self, before: Grant | None, grant: Grant, tenant: Tenant) -> None:
         """Without CDI the container's variables were fixed in Allocate: a wrong assumption cannot be mended."""
-        if before is None or sharing.names_cards_late(self._node.settings.device_list_strategy):
+        if before is None or before.late:
             return
         if [share.card for share in before.shares] == [share.card for share in grant.shares]:
             return

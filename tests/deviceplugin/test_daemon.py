@@ -187,3 +187,23 @@ async def test_a_scheduler_that_gives_one_slice_twice_is_found_and_both_pods_are
     assert {text.split()[1] for text in found} == {"first:", "second:"}
     assert all("default/first" in text and "default/second" in text for text in found)
     assert not node.kubelet.workers[second].running()
+
+
+async def test_a_card_that_fails_from_the_start_costs_that_card_only(node: Daemons) -> None:
+    (node.root / "f" / "control").write_text("lose 3\n")
+    node.start()
+    await node.until(lambda: node.healthy() == 30)
+    assert [card.index for card in (await node.cards()).cards] == [0, 1, 2]
+
+
+async def test_slow_cards_delay_nobody(node: Daemons) -> None:
+    node.start()
+    await node.until(lambda: node.healthy() == 40)
+    node.control("slow nvmlDeviceGetMemoryInfo 400000 card 1")
+    uuid = (await node.cards()).cards[0].uuid
+    started = time.monotonic()
+    uids = [await node.create(pod(f"p{n}", Ask("c", (slice_id(uuid, n),)))) for n in range(4)]
+    await node.running(*uids)
+    assert time.monotonic() - started < 10
+    assert node.healthy() == 40
+    assert max(node.kubelet.manager.timing.allocate) < 0.3

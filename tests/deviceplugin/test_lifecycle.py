@@ -199,3 +199,31 @@ async def test_the_server_answers_every_call_with_the_wire_names_of_the_kubelet(
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
         options = await rpc.DevicePluginStub(channel).GetDevicePluginOptions(pb.Empty())
     assert (options.pre_start_required, options.get_preferred_allocation_available) == (True, True)
+
+
+async def test_a_grant_keeps_mode_and_strategy_when_the_nodes_change(rig: Rig) -> None:
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),), 2000), restart_policy="Always"))
+    await rig.running(uid)
+    changed = NodeSettings(cards=CardSettings(mode="time-slicing"), device_list_strategy="envvar")
+    await rig.replace_plugin(settings=changed)
+    for path in rig.kubelet.layout.cdi.glob("*.json"):
+        path.unlink()
+    await rig.listed()
+    running = rig.kubelet.container(uid, "c")
+    await rig.kubelet.runtime.stop(running, 0)
+    await rig.api.until(lambda: rig.kubelet.container(uid, "c") is not running)
+    assert rig.env(uid, "c")["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2000m"
+    new = rig.api.create(pod("q", Ask("c", (at(2, 1),), 2000)))
+    await rig.running(new)
+    assert "CUDA_DEVICE_MEMORY_LIMIT_0" not in rig.env(new, "c")
+
+
+async def test_a_list_too_long_for_the_kubelet_leaves_the_last_one_in_force(rig: Rig) -> None:
+    rig.plugin.node.settings = NodeSettings(cards=CardSettings(slots_per_card=20_000))
+    await rig.plugin.offer()
+    assert len(rig.plugin.backend.devices.ids) == 40
+
+
+async def test_numa_nodes_reach_the_kubelet(rig: Rig) -> None:
+    assert {rig.kubelet.manager.numa[at(card, 0)] for card in (0, 2)} == {0}
+    assert {rig.kubelet.manager.numa[at(card, 0)] for card in (1, 3)} == {1}
