@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.charts.families_file import FAMILIES_FILE
-from tests.charts.snapshots import snapshot, variants
+from tests.charts.rendering import snapshot, variants
 
 Manifest = dict[str, Any]
 NAMES = list(variants())

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from tests.charts.snapshots import render, snapshot, variants
+from tests.charts.rendering import render, snapshot, variants
 from tests.cluster.build import ensure
 from tests.cluster.harness.chart import Helm
 from tests.cluster.harness.process import ClusterError
@@ -30,7 +30,7 @@ def kube_scheduler_image(helm: Helm, values: dict[str, Any], kube_version: str) 
 
 @pytest.mark.parametrize("name", variants())
 def test_the_snapshots_are_what_helm_renders(helm: Helm, name: str) -> None:
-    assert render(helm, variants()[name]) == snapshot(name).read_text(), "run: python -m tests.charts.snapshots"
+    assert render(helm, variants()[name]) == snapshot(name).read_text(), "run: python -m tests.charts.rendering"
 
 
 @pytest.mark.parametrize("name", variants())

@@ -11,7 +11,7 @@ import yaml
 
 from tests.charts.families_file import CHART, FAMILIES_FILE, families_json
 from tests.charts.reference import README, documented_values, readme, values_file
-from tests.charts.snapshots import variants
+from tests.charts.rendering import variants
 
 SOURCE = values_file().read_text()
 VALUES = yaml.safe_load(SOURCE)

@@ -1,6 +1,6 @@
 """Rendered charts kept beside the tests: a review of a change sees what it does to every manifest.
 
-Run as a program it renders them anew with the real Helm: `python -m tests.charts.snapshots`.
+Run as a program it renders them anew with the real Helm: `python -m tests.charts.rendering`.
 """
 
 import re
