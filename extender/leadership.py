@@ -13,7 +13,7 @@ class Leadership:
     def __init__(self, feed: Callable[[], Feed]) -> None:
         self.elector: LeaderElector | LeaseFollower | None = None
         self._feed = feed
-        self._lists_needed = 1
+        self._needed = 0
 
     def leads(self) -> bool:
         """Whether we hold the Lease at this very moment."""
@@ -21,10 +21,8 @@ class Leadership:
 
     def changed(self, leads: bool) -> None:
         """Read all pods again after taking the Lease: every binding of the last leader must be known."""
-        feed = self._feed()
-        if leads and feed.pods.lists:
-            self._lists_needed = feed.pods.lists + 1
-            feed.pods.relist()
+        if leads:
+            self._needed = self._feed().pods.relist()
 
     def not_ready(self) -> str | None:
         """Reason for a 503, or None."""
@@ -35,6 +33,6 @@ class Leadership:
             return "the list of resource quotas has not arrived yet"
         if not self.leads():
             return f"not the leader; that is {self.elector.holder if self.elector else ''!r}"
-        if feed.pods.lists < self._lists_needed:
+        if feed.pods.listed_for < self._needed:
             return "leader since a moment; reading all pods first"
         return None

@@ -98,6 +98,9 @@ class Reflector(Generic[T]):
         self._heard_at: float | None = None
         self._backoff = Backoff(0.1, 5.0, draw=timing.draw)
         self._following: asyncio.Task[None] | None = None
+        self._asked_for = 0
+        self.listed_for = 0
+        """The youngest call of :meth:`relist` that has been answered."""
         self.synced = asyncio.Event()
         self.lists = 0
         """How many complete lists have been handled."""
@@ -120,22 +123,25 @@ class Reflector(Generic[T]):
         """Follow the scope until cancelled; failures of the API server are waited out."""
         while True:
             try:
-                if not self._resource_version:
+                while not self._resource_version or self.listed_for < self._asked_for:
                     await self._list()
                 await self._follow_until_told()
             except Expired:
                 log.info("watch_expired", resource=self._scope.resource.plural)
                 self._resource_version = ""
-                if self.lists > 1:
-                    await self._sleep(self._backoff.next_seconds())
+                await self._sleep(self._backoff.next_seconds())
             except (ApiError, Unreachable, msgspec.MsgspecError) as error:
                 await self._wait_after(error)
 
-    def relist(self) -> None:
-        """Read everything again as soon as possible; :attr:`lists` rises when it is done."""
-        self._resource_version = ""
+    def relist(self) -> int:
+        """Read everything again as soon as possible; done when :attr:`listed_for` reaches the number returned.
+
+        A list that is under way does not count: it may show the time before the call.
+        """
+        self._asked_for += 1
         if self._following is not None:
             self._following.cancel()
+        return self._asked_for
 
     async def _follow_until_told(self) -> None:
         """Follow the watch in a task of its own, which :meth:`relist` may cut short."""
@@ -160,6 +166,7 @@ class Reflector(Generic[T]):
         await self._sleep(delay_seconds)
 
     async def _list(self) -> None:
+        asked_for = self._asked_for
         items: dict[Key, T] = {}
         uids: dict[Key, str] = {}
         resource_version = ""
@@ -176,6 +183,7 @@ class Reflector(Generic[T]):
         gone = tuple(item for key, item in self._items.items() if uids.get(key) != self._uids[key])
         self._items, self._uids = items, uids
         self._resource_version = resource_version
+        self.listed_for = asked_for
         self._handle(Listed(items, gone))
         self.synced.set()
 

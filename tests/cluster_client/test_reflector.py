@@ -127,3 +127,18 @@ async def test_a_relist_on_demand_reads_everything_again(client: KubeClient, ser
         await server.create(pod("b"))
         await follower.until(lambda: "added b" in follower.story)
         assert follower.story == ["listed ['a'] gone []", "listed ['a'] gone []", "added b"]
+
+
+async def test_a_relist_asked_for_while_listing_is_not_answered_by_that_list(
+    client: KubeClient, server: ApiServer
+) -> None:
+    await server.create(pod("a"))
+    server.faults.delay(0.2, matching(method="GET", path="/pods"), times=1)
+    follower = Follower(client)
+    task = asyncio.create_task(follower.reflector.run())
+    await asyncio.sleep(0)
+    wanted = follower.reflector.relist()
+    await follower.until(lambda: follower.reflector.listed_for >= wanted)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (wanted, follower.reflector.lists) in {(1, 1), (1, 2)}

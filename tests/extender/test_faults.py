@@ -78,8 +78,9 @@ async def test_what_was_deleted_behind_a_partition_is_given_back_after_it() -> N
             server.compact()
             server.faults.clear()
             await stand.until(lambda: len(stand.ledger.holdings) == 1)
+            agreed = agrees(stand, server)
             fresh = await stand.filter(third, "n1")
-            assert (stale["NodeNames"], fresh["NodeNames"], agrees(stand, server)) == ([], ["n1"], True)
+            assert (stale["NodeNames"], fresh["NodeNames"], agreed) == ([], ["n1"], True)
 
 
 async def test_while_the_view_is_stale_no_unconfirmed_share_runs_out() -> None:
