@@ -61,6 +61,10 @@ class Grant:
     """The kubelet was answered with a CDI name only; what it means is written before each start."""
     modes: Mapping[str, str] = field(default_factory=dict)
     """Card to sharing mode, as it was when the grant was made: a container keeps its mode when the node's changes."""
+    named: tuple[str, ...] = ()
+    """Cards that Allocate named to the container for good; empty when they are named late."""
+    named_for: str = ""
+    """``namespace/name`` of the pod that Allocate took the container to be of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,10 @@ class Book:
     @staticmethod
     def _one_of(found: Sequence[Tenant], certain: Identity) -> Admission:
         idle = [tenant for tenant in found if not tenant.started] or found
-        return Admission(idle[0], certain if len(idle) == 1 else Identity.GUESSED)
+        if len(idle) == 1:
+            return Admission(idle[0], certain)
+        # A pod of our scheduler first: a wrong guess can be corrected, an error in Allocate cannot.
+        return Admission(next((tenant for tenant in idle if tenant.managed), idle[0]), Identity.GUESSED)
 
     def _listed_empty(self, tenant: Tenant, listing: Listing) -> bool:
         containers = listing.get((tenant.namespace, tenant.name))
@@ -308,6 +315,13 @@ class Book:
         if grant is not None and grant.container in self._progress.get(grant.uid, ()):
             self._progress[grant.uid].remove(grant.container)
 
+    def name(self, grant_id: str) -> Grant:
+        """Record that the cards of a grant are told to the container now and cannot be changed any more."""
+        grant = self.grants[grant_id]
+        named = replace(grant, named=tuple(share.card for share in grant.shares), named_for=grant.pod)
+        self.grants[grant_id] = named
+        return named
+
     def amend(self, grant_id: str, shares: tuple[SliceShare, ...], identity: Identity) -> Grant:
         """Give a grant shares that do not come from the scheduler."""
         grant = replace(self.grants[grant_id], shares=shares, identity=identity)
@@ -337,4 +351,16 @@ class Book:
             grant, uid=tenant.uid, container=container, pod=tenant.full_name, shares=need.shares, confirmed=True
         )
         self.grants[grant_id] = confirmed
+        if (grant.uid, grant.container) != (tenant.uid, container):
+            self._correct_progress(grant, confirmed)
         return confirmed
+
+    def _correct_progress(self, assumed: Grant, confirmed: Grant) -> None:
+        """Let the container that a grant was assumed to be for wait again, unless another grant is its own."""
+        done = self._progress.get(assumed.uid, [])
+        others = (grant for grant in self.grants.values() if grant.uid == assumed.uid)
+        if assumed.container in done and not any(grant.container == assumed.container for grant in others):
+            done.remove(assumed.container)
+        done = self._progress.setdefault(confirmed.uid, [])
+        if confirmed.container not in done:
+            done.append(confirmed.container)

@@ -41,6 +41,8 @@ class SliceBackend:
         self.devices = DeviceList(resource)
         self.book = Book(resource)
         self._node = node
+        self._listed = False
+        """podresources answered in the last GetPreferredAllocation."""
 
     # -- the list -------------------------------------------------------------------------------------------------
 
@@ -62,6 +64,7 @@ class SliceBackend:
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Find out who is being admitted and name exactly that container's slices."""
         listing = await self._node.pod_resources.list(self.resource)
+        self._listed = listing is not None
         admission = self.book.admission(listing)
         if admission.tenant is None:
             # The kubelet may be ahead of our watch.
@@ -96,7 +99,10 @@ class SliceBackend:
         exact = grant.ids == {share.slice for share in grant.shares}
         node.metrics.steered.labels(self.resource, "exact" if exact else "other").inc()
         strategy = node.settings.device_list_strategy
-        grant = self.book.settle(grant.id, late=sharing.names_cards_late(strategy), modes=self._modes(grant.shares))
+        late = sharing.names_cards_late(strategy)
+        grant = self.book.settle(grant.id, late=late, modes=self._modes(grant.shares))
+        if not late:
+            grant = self.book.name(grant.id)
         edits = sharing.describe(grant, node.offers, node.settings, node.delivery.paths(grant.id))
         log.info("allocated", pod=grant.pod, container=grant.container, grant=grant.id, identity=grant.identity.value)
         return sharing.allocate_answer(grant, edits, strategy)
@@ -106,8 +112,15 @@ class SliceBackend:
         return {uuid: offer.card.mode for uuid, offer in found if offer is not None}
 
     def _unmanaged(self, grant: Grant, tenant: Tenant | None) -> Grant:
-        """Apply the node's policy to a pod that our scheduler did not place here."""
+        """Apply the node's policy to a pod that our scheduler did not place here.
+
+        Where nobody said who is being admitted, it may still be one of ours: then only PreStartContainer, which knows,
+        may refuse.
+        """
         if self._node.settings.unmanaged == "deny":
+            late = sharing.names_cards_late(self._node.settings.device_list_strategy)
+            if late and not self._listed:
+                return grant
             self.book.withdraw(grant.id)
             raise Refused(
                 tenant.problem
@@ -196,25 +209,32 @@ class SliceBackend:
         if grant is None:
             return None
         if not tenant.managed:
-            shares = before.shares if before is not None else self._plain_shares(entry.ids)
-            grant = self.book.amend(grant_id, shares, Identity.UNMANAGED)
+            grant = self._confirm_unmanaged(before, grant, tenant)
         grant = self.book.settle(grant_id, late=grant.late, modes=self._modes(grant.shares))
         same = before is not None and (before.uid, before.container) == (entry.uid, entry.container)
         self._node.metrics.delivered.labels(self.resource, "verified" if same else "corrected").inc()
         if not same:
             log.warning("identity_corrected", pod=tenant.full_name, container=entry.container, grant=grant_id)
-            self._refuse_if_named_early(before, grant, tenant)
+        self._refuse_if_named_early(grant, tenant)
         return _Start(grant, tenant)
 
-    def _refuse_if_named_early(self, before: Grant | None, grant: Grant, tenant: Tenant) -> None:
+    def _confirm_unmanaged(self, before: Grant | None, grant: Grant, tenant: Tenant) -> Grant:
+        """Give a pod that our scheduler did not place its plain share, whomever Allocate took it for.
+
+        Raises:
+            Refused: The node's policy denies it, as it would have in Allocate.
+        """
+        if before is not None and before.identity is Identity.UNMANAGED:
+            return self.book.amend(grant.id, before.shares, Identity.UNMANAGED)
+        return self._unmanaged(grant, tenant)
+
+    def _refuse_if_named_early(self, grant: Grant, tenant: Tenant) -> None:
         """Without CDI the container's variables were fixed in Allocate: a wrong assumption cannot be mended."""
-        if before is None or before.late:
-            return
-        if [share.card for share in before.shares] == [share.card for share in grant.shares]:
+        if not grant.named or grant.named == tuple(share.card for share in grant.shares):
             return
         self._node.metrics.guarded.labels(self.resource, "wrong-card").inc()
         raise Refused(
-            f"pod {tenant.full_name} was answered with the cards of pod {before.pod or 'unknown'}; delete pod "
+            f"pod {tenant.full_name} was answered with the cards of pod {grant.named_for or 'unknown'}; delete pod "
             f"{tenant.full_name} so that it is scheduled anew (deviceListStrategy cdi-cri avoids this)"
         )
 

@@ -15,6 +15,7 @@ from gpuslice.cluster.resources import NODES
 from gpuslice.devices import annotations, pods
 from gpuslice.devices.inventory import slice_id
 from simulator.kubelet.kubelet import Behaviour
+from simulator.kubelet.podview import PodObject
 from simulator.kubelet.rig import FAST, Ask, Rig, gpu, machine, node_rig, pod
 from tests.deviceplugin.daemon_rig import GPU, Daemons, daemons
 
@@ -39,8 +40,9 @@ def by_hand(card: int) -> dict[str, str]:
 
 def together(rig: Rig, bodies: Sequence[dict[str, Any]], order: Sequence[int]) -> list[str]:
     """Create pods that the plugin knows all of before the kubelet admits the first, in an order of its own."""
-    see, held = rig.api._see, []
+    see = rig.api._see
     assert see is not None
+    held: list[PodObject] = []
     rig.api._see = held.append
     uids = [rig.api.create(body) for body in bodies]
     rig.api._see = see
@@ -50,7 +52,7 @@ def together(rig: Rig, bodies: Sequence[dict[str, Any]], order: Sequence[int]) -
 
 
 def started(rig: Rig, uid: str) -> bool:
-    return any(item.creation.pod_uid == uid for item in rig.kubelet.runtime.history)
+    return any(item.pod.uid == uid for item in rig.kubelet.runtime.history)
 
 
 @pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0), (0, 1, 2)], ids=["q first", "forger first", "as created"])
@@ -126,7 +128,7 @@ async def test_an_init_container_without_cards_takes_nothing_from_the_one_that_h
         uid = rig.api.create(pod("p", dummy, Ask("main", (at(2, 0),), 4000)))
         await rig.running(uid)
         assert (rig.cards(uid, "main"), rig.env(uid, "main")["CUDA_DEVICE_MEMORY_LIMIT_0"]) == ([gpu(2)], "4000m")
-        (first,) = [item for item in rig.kubelet.runtime.history if item.creation.container == "dummy"]
+        (first,) = [item for item in rig.kubelet.runtime.history if item.spec.name == "dummy"]
         assert "GPUSLICE_GRANT" not in first.creation.env
         (record,) = (rig.plugin.state / "records").glob("*.json")
         kept = msgspec.json.decode(record.read_bytes())
@@ -189,7 +191,7 @@ async def published(node: Daemons) -> tuple[list[bool], list[bool]]:
     """Health of the cards in both formats of the node's annotations."""
     notes = (await node.client.get(NODES, "n1", pods.Node)).metadata.annotations
     ours = [card.healthy for card in annotations.decode_cards("n1", notes[annotations.CARDS]).cards]
-    hami = [card["health"] for card in msgspec.json.decode(notes[annotations.HAMI_NODE_REGISTER])]
+    hami = [card.get("health", False) for card in msgspec.json.decode(notes[annotations.HAMI_NODE_REGISTER])]
     return ours, hami
 
 
