@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.harness import Figure, report
 from gpuslice.devices.limits import MIB, CorePolicy, DeviceHint, DeviceLimit, write_hints
 from tests.native.shim_rig import CONTEXT_MIB, DRIVERS, FAULTY_LIBRARY, LIBRARY, SHIM, Client, Container, Node, build
+from tests.native.test_limits_given_badly import BAD, GOOD
 from tests.native.virtual_rig import UUID, box_on, kernel_ns, virtual_node
 
 LAUNCHES = 100_000
@@ -280,6 +281,38 @@ def live(node: Node) -> list[Figure]:
     return [Figure("live_requota", "ms", round(worst, 3), target=100.0)]
 
 
+def badly_given(node: Node, scratch: Path) -> list[Figure]:
+    """Limits from the environment: good ones must be exact, bad ones must close the quota with one line."""
+    wrong = 0
+    for number, (text, mib) in enumerate([*GOOD.items(), *((text, None) for text in BAD)]):
+        variables = {
+            "LD_PRELOAD": str(LIBRARY), "CUDA_DEVICE_MEMORY_LIMIT": text,
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(scratch / f"badly-{number}"),
+        }  # fmt: skip
+        with Client({**node.environment, **variables}) as client:
+            code = client.code("device 0")
+            total = int(client.ask("total 0")[1])
+            lines = len(client.close().splitlines())
+        expected = (0, mib * MIB, 0) if mib is not None else (2, 0, 1)
+        wrong += (code, total, lines) != expected
+    return [Figure("bad_limits_wrong", "rows", float(wrong), float(len(GOOD) + len(BAD)), target=0.0)]
+
+
+def live_cores(scratch: Path) -> list[Figure]:
+    """Time until a lowered core limit holds, on the virtual clock."""
+    box = box_on(virtual_node(scratch / "live-cores", 1), "box", 90)
+    with box.start() as client:
+        run_windows([client], "k_500us", 1)
+        box.set_limits(DeviceLimit(UUID, 20_000, 10))
+        steps = 0
+        while steps < 100:
+            _, count, took, _ = client.ask("run 20")
+            steps += 1
+            if 100 * int(count) * kernel_ns("k_500us") / int(took) < 25:
+                break
+    return [Figure("live_core_limit", "ms", steps * 20.0, target=100.0)]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all parts; the last line is one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -300,6 +333,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             *soft(scratch),
             *killed(Node(scratch / "killed")),
             *live(node),
+            *live_cores(scratch),
+            *badly_given(node, scratch),
             Figure("library_size", "KB", round(LIBRARY.stat().st_size / 1000, 1), target=400.0),
         ]
     report("preloaded library, shim over native on the same fake driver", figures)

@@ -19,7 +19,6 @@
  *   sleep MILLISECONDS | pid | quit
  */
 #include <poll.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +29,7 @@
 
 #include "cuda_abi.h"
 #include "nvml_abi.h"
+#include "client_race.h"
 
 cu_result cuModuleGetFunction(cu_function *function, cu_module module, const char *name);
 cu_result cuCtxSynchronize(void);
@@ -195,33 +195,6 @@ do_fill(unsigned long long bytes)
 		count++;
 	}
 	printf("%d %lu\n", result, count);
-}
-
-static void
-do_race(unsigned long long bytes, unsigned long rounds)
-{
-	unsigned long granted = 0, refused = 0, other = 0;
-	unsigned seed = (unsigned)getpid();
-	cu_deviceptr live[64];
-	unsigned count = 0;
-	for (unsigned long i = 0; i < rounds; i++) {
-		unsigned turn = (unsigned)rand_r(&seed);
-		if (count > 0 && (turn % 4 == 0 || count == 64)) {
-			unsigned at = turn % count;
-			cuMemFree_v2(live[at]);
-			live[at] = live[--count];
-			continue;
-		}
-		int result = cuMemAlloc_v2(&live[count], bytes + turn % 4 * bytes);
-		granted += result == CU_OK;
-		refused += result == CU_OUT_OF_MEMORY;
-		other += result != CU_OK && result != CU_OUT_OF_MEMORY;
-		count += result == CU_OK;
-	}
-	while (count > 0) {
-		cuMemFree_v2(live[--count]);
-	}
-	printf("0 %lu %lu %lu\n", granted, refused, other);
 }
 
 static void
@@ -446,7 +419,9 @@ execute(char *line)
 	} else if (strcmp(word, "fill") == 0) {
 		do_fill(x);
 	} else if (strcmp(word, "race") == 0) {
-		do_race(x, y);
+		client_race(x, y);
+	} else if (strcmp(word, "threads") == 0) {
+		client_race_threads(x, y, z);
 	} else if (strcmp(word, "info") == 0) {
 		do_info();
 	} else if (strcmp(word, "total") == 0) {

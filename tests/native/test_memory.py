@@ -1,10 +1,11 @@
 """Memory: every way of allocating counts, nothing goes over, everything comes back."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from gpuslice.devices.limits import MIB, DeviceLimit
+from gpuslice.devices.limits import MIB, DeviceLimit, uuid_to_bytes
 from tests.native.shim_rig import CONTEXT_MIB, OUT_OF_MEMORY, Client, Container, Node
 
 Maker = Callable[..., Container]
@@ -225,3 +226,27 @@ def test_process_lists_show_the_containers_own_processes_by_its_own_pids(contain
             f"{first.process.pid}:{(100 + CONTEXT_MIB) * MIB}",
             f"{second.process.pid}:{(200 + CONTEXT_MIB) * MIB}",
         }
+
+
+def test_a_mig_instance_is_a_device_like_any_other(built: None, tmp_path: Path) -> None:
+    instance = "MIG-11111111-2222-3333-4444-555555555555"
+    cards = f"[{{model: A100-SXM4-80GB, mig: [{{profile: 3g.40gb, uuid: {instance}}}]}}]"
+    box = Container(Node(tmp_path / "node", cards=cards), "box", [DeviceLimit(instance, 2000)])
+    with box.start(CUDA_VISIBLE_DEVICES=instance) as client:
+        assert client.code("device 0") == 0
+        assert client.total_mib() == 2000
+        assert client.alloc(1650) == 0
+        assert client.alloc(100) == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("visible", ["1", "0,1", "1,0"])
+def test_the_context_of_each_card_is_measured_on_that_card(node: Node, visible: str) -> None:
+    uuids = node.uuids()
+    box = Container(node, "box", [DeviceLimit(uuid, 1000) for uuid in uuids])
+    with box.start(CUDA_VISIBLE_DEVICES=visible) as client:
+        for ordinal in range(len(visible.split(","))):
+            assert client.code(f"device {ordinal}") == 0
+            assert client.free_mib() == 1000 - CONTEXT_MIB
+    rows = {use.uuid_bytes: use.context_bytes // MIB for use in box.state().devices}
+    used = [uuids[int(index)] for index in visible.split(",")]
+    assert all(rows[uuid_to_bytes(uuid)] == CONTEXT_MIB for uuid in used)

@@ -172,3 +172,31 @@ def test_slots_of_killed_processes_are_taken_again(node: Node) -> None:
         assert client.code("device 0") == 0
         client.ask("info")
         assert client.free_mib() == QUOTA_MIB - CONTEXT_MIB
+
+
+def test_threads_of_one_process_keep_the_books_true(container: Maker) -> None:
+    box = container(800)
+    with box.start() as client:
+        assert client.code("device 0") == 0
+        assert client.code(f"threads 8 {BLOCK_MIB * MIB} 3000") == 0
+        client.code("wait")
+        assert client.free_mib() >= 800 - CONTEXT_MIB - 2
+        card = box.node.ledger()["cards"][0]
+        assert card["peak_bytes"] <= 800 * MIB
+        assert 0 <= box.held_mib() * MIB - card["used_bytes"] <= 2 * MIB
+
+
+def test_a_process_killed_while_it_settles_gpu_time_holds_nobody_up(container: Maker) -> None:
+    box = container(2000, 50)
+    faulty = {**box.environment, "LD_PRELOAD": str(FAULTY_LIBRARY), "GPUSLICE_FAULT": "limiter:2"}
+    commands = "device 0\nkernel k_1ms\nlaunch 200 sync\ninfo\n"
+    done = subprocess.run(
+        [str(CLIENT)], input=commands, env=faulty, capture_output=True, text=True, check=False, timeout=20
+    )
+    assert done.returncode == -9
+    with box.start() as client:
+        assert client.code("device 0") == 0
+        assert client.code("kernel k_1ms") == 0
+        began = time.monotonic()
+        assert client.code("launch 100 sync") == 0
+        assert time.monotonic() - began < 2
