@@ -138,8 +138,8 @@ def _isolation(
     for name, capability in strong_capabilities(pod):
         warnings.append(f"container {name}: capability {capability} lets it reach cards it was not given")
     problems.extend(
-        f"container {container.name}: mountPath={path!r}: it hides the files that enforce the share; mount the volume "
-        "elsewhere"
+        f"container {container.name}: mountPath={path!r}: it hides the files that enforce the share, or asks for cards "
+        "past the scheduler; mount the volume elsewhere"
         for _, containers in pod.groups()
         for container in containers
         for path in covering_mounts(container)

@@ -5,8 +5,15 @@ from collections.abc import Iterator
 from gpuslice.devices.families import Families
 from webhook.pods import AdmittedContainer, AdmittedPod
 
-OUR_PATHS = ("/etc/ld.so.preload", "/usr/local/gpuslice", "/usr/local/vgpu", "/var/run/gpuslice", "/run/gpuslice")
-"""Mount points in a container that enforce its limits."""
+OUR_PATHS = (
+    "/etc/ld.so.preload",
+    "/usr/local/gpuslice",
+    "/usr/local/vgpu",
+    "/var/run/gpuslice",
+    "/run/gpuslice",
+    "/var/run/nvidia-container-devices",
+)
+"""Mount points in a container that enforce its limits, and the one by which NVIDIA's runtime can be asked for cards."""
 DEVICE_PATHS = (
     "/dev",
     "/proc",

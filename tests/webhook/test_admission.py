@@ -198,7 +198,16 @@ def test_harmless_paths_of_the_node_stay(path: str) -> None:
     assert mutate(pod(GPU, volumes=[{"name": "v", "hostPath": {"path": path}}])).allowed
 
 
-@pytest.mark.parametrize("path", ["/etc/ld.so.preload", "/usr/local/gpuslice", "/var/run/gpuslice/limits"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/ld.so.preload",
+        "/usr/local/gpuslice/",
+        "/var/run/gpuslice/limits",
+        "/var/run//nvidia-container-devices/all",
+        "var/run/gpuslice",
+    ],
+)
 def test_mounts_over_the_enforcing_files_are_denied(path: str) -> None:
     mounts = [{"name": "v", "mountPath": path}]
     assert f"mountPath={path!r}" in mutate(pod(containers=[container(limits=GPU, volumeMounts=mounts)])).denial[0]
