@@ -224,9 +224,14 @@ class SliceBackend:
         Raises:
             Refused: The node's policy denies it, as it would have in Allocate.
         """
-        if before is not None and before.identity is Identity.UNMANAGED:
+        if self._node.settings.unmanaged == "deny":
+            raise Refused(tenant.problem)
+        if before is not None and before.identity is Identity.UNMANAGED and before.shares:
             return self.book.amend(grant.id, before.shares, Identity.UNMANAGED)
-        return self._unmanaged(grant, tenant)
+        taken = self.book.owners()
+        if foreign := sorted(i for i in grant.ids if taken.get(i, grant.uid) != grant.uid):
+            raise Refused(f"{self.resource}: device {foreign[0]} is reserved for another pod; create the pod again")
+        return self.book.amend(grant.id, self._plain_shares(grant.ids), Identity.UNMANAGED)
 
     def _refuse_if_named_early(self, grant: Grant, tenant: Tenant) -> None:
         """Without CDI the container's variables were fixed in Allocate: a wrong assumption cannot be mended."""

@@ -147,3 +147,20 @@ async def test_the_limits_directory_is_read_only_but_for_the_state_file(rig: Rig
     mounts = {m.inside: m for m in rig.kubelet.container(uid, "c").creation.mounts}
     assert {inside for inside, mount in mounts.items() if not mount.read_only} == {"/var/run/gpuslice/state"}
     assert os.stat(mounts["/var/run/gpuslice"].host).st_mode & 0o022 == 0
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+async def test_without_podresources_every_pod_of_ours_starts_and_an_unplaced_one_never(
+    short_path: Path, first: str
+) -> None:
+    async with node_rig(short_path, behaviour=Behaviour(pace=FAST, pod_resources=False, pretend=True)) as rig:
+        bodies = [pod(f"p{n}", Ask("c", (at(n, 0),), 1000 + n)) for n in range(4)]
+        stranger = pod("stranger", Ask("c", (at(0, 5),)), reserved=False)
+        order = [*bodies, stranger] if first == "ours" else [stranger, *bodies]
+        uids = {body["metadata"]["name"]: rig.api.create(body) for body in order}
+        ours = [uids[f"p{n}"] for n in range(4)]
+        await rig.running(*ours)
+        assert [rig.env(uid, "c")["CUDA_DEVICE_MEMORY_LIMIT_0"] for uid in ours] == [f"{1000 + n}m" for n in range(4)]
+        await rig.api.until(lambda: "schedulerName" in str(rig.api.status(uids["stranger"])))
+        worker = rig.kubelet.workers.get(uids["stranger"])
+        assert worker is None or not worker.running()
