@@ -181,9 +181,10 @@ class Promises:
         found = place(self._ledger, dossier.request, node, engine.terms.defaults, dossier.asker)
         if isinstance(found, Rejection):
             return f"node {node}: {found.reason}"
-        own = None if held is None else of_allocation(held.allocation, held.roles)
-        if engine.quotas.excess(dossier.key.namespace, of_allocation(found, dossier.roles), own):
-            return QUOTA
+        if engine.quotas.apply_to(dossier.key.namespace):
+            own = None if held is None else of_allocation(held.allocation, held.roles)
+            if engine.quotas.excess(dossier.key.namespace, of_allocation(found, dossier.roles), own):
+                return QUOTA
         if held is None:
             cards = judge_cards(self._ledger, dossier.request, node, engine.terms.defaults, dossier.asker)
             engine.history.placed(dossier.key, found, cards)

@@ -140,6 +140,10 @@ class Quotas:
         for facts in all_facts:
             self.put(facts)
 
+    def apply_to(self, namespace: str) -> bool:
+        """Whether any quota of a namespace is about devices."""
+        return namespace in self._by_namespace
+
     def excess(self, namespace: str, wanted: Mapping[str, Amount], held: Mapping[str, Amount] | None = None) -> str:
         """Say which quota ``wanted`` would exceed, with the figures; "" when none.
 

@@ -10,6 +10,7 @@ from typing import Any
 import uvicorn
 
 from gpuslice.devices.errors import BadConfiguration
+from gpuslice.service.corked import CorkedHttpProtocol
 
 # uvicorn and starlette describe the same ASGI callable by types that mypy holds to be different.
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -67,7 +68,7 @@ async def serve_http(
     config = uvicorn.Config(
         app,
         loop="none",
-        http="httptools",
+        http=CorkedHttpProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -183,7 +183,7 @@ schema: Any = schemathesis.openapi.from_asgi("/openapi.json", build_app(fuzzed))
 
 
 @schema.parametrize()  # type: ignore[untyped-decorator]
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_published_routes_hold_under_schemathesis(case: Any) -> None:
     answer = case.call()
     assert answer.status_code < 500

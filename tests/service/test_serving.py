@@ -196,3 +196,27 @@ def test_sigterm_ends_a_daemon_within_two_seconds(behaviour: str, code: int) -> 
 def test_a_daemon_that_fails_says_so_in_its_exit_code(behaviour: str, code: int) -> None:
     finished = subprocess.run([sys.executable, "-c", PROGRAM, behaviour], capture_output=True, timeout=20, check=False)
     assert finished.returncode == code
+
+
+async def test_head_and_body_leave_in_one_write() -> None:
+    from gpuslice.service.corked import CorkedTransport
+
+    class Below:
+        def __init__(self) -> None:
+            self.written: list[bytes] = []
+            self.closed = False
+
+        def write(self, data: bytes) -> None:
+            self.written.append(data)
+
+        def close(self) -> None:
+            self.closed = True
+
+    below: Any = Below()
+    transport = CorkedTransport(below)
+    transport.write(b"head")
+    transport.write(b"body")
+    await asyncio.sleep(0)
+    transport.write(b"last")
+    transport.close()
+    assert (below.written, below.closed) == ([b"headbody", b"last"], True)
