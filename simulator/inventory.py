@@ -158,6 +158,8 @@ def load_nodes(path: Path) -> tuple[NodeInventory, ...]:
         text = path.read_text()
     except OSError as error:
         raise BadConfiguration(str(path), "file", str(error.strerror), "give the path of an inventory YAML") from error
+    except UnicodeDecodeError as error:
+        raise BadConfiguration(str(path), "file", "is not UTF-8 text", "give the path of an inventory YAML") from error
     return parse_nodes(text, str(path))
 
 

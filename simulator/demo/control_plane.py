@@ -62,9 +62,13 @@ async def control_plane(folder: Path) -> AsyncIterator[ControlPlane]:
                     name=SCHEDULER_NAME,
                     clock=time.monotonic,
                 )
-                loop = tasks.create_task(scheduler.run())
+                others = SchedulerLoop(
+                    admin, ExtenderConfig("", frozenset()), name="default-scheduler", clock=time.monotonic
+                )
+                loops = [tasks.create_task(loop.run()) for loop in (scheduler, others)]
                 yield ControlPlane(server, supervisor, scheduler, user, admin, folder)
-                loop.cancel()
+                for loop in loops:
+                    loop.cancel()
             finally:
                 await supervisor.stop()
 

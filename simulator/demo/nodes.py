@@ -34,7 +34,11 @@ class NodeSpec:
 async def nodes(plane: ControlPlane, specs: Sequence[NodeSpec]) -> AsyncIterator[dict[str, StubKubelet]]:
     """Run nodes until left; entered when every plugin is registered with its kubelet."""
     async with AsyncExitStack() as stack:
-        kubelets = [await stack.enter_async_context(_node(plane, spec)) for spec in specs]
+        (plane.folder / LIBRARY.name).symlink_to(LIBRARY)
+        kubelets = [
+            await stack.enter_async_context(_node(plane, spec, plane.folder / f"node-{number}"))
+            for number, spec in enumerate(specs, 1)
+        ]
         await asyncio.gather(*(plane.supervisor.wait_ready(_daemon(spec.name)) for spec in specs))
         yield {kubelet.node_name: kubelet for kubelet in kubelets}
 
@@ -44,15 +48,15 @@ def _daemon(node: str) -> str:
 
 
 @asynccontextmanager
-async def _node(plane: ControlPlane, spec: NodeSpec) -> AsyncIterator[StubKubelet]:
-    root = plane.folder / spec.name
+async def _node(plane: ControlPlane, spec: NodeSpec, root: Path) -> AsyncIterator[StubKubelet]:
+    """Run one node below ``root``, whose name does not grow with the node's: there are sockets in it."""
     driver = Driver(DRIVERS, spec.inventory, root / "gpu")
     kubeconfig = plane.server.kubeconfig(node_user(spec.name))
     async with Transport(load_cluster_config(kubeconfig), connections=4) as transport:
         kubelet = StubKubelet(spec.name, root, ClusterApi(KubeClient(transport)), driver)
         (root / "gpu").mkdir()
-        await kubelet.start()
         try:
+            await kubelet.start()
             plane.supervisor.start(_device_plugin(plane, kubelet, driver))
             yield kubelet
         finally:
@@ -69,7 +73,7 @@ def _device_plugin(plane: ControlPlane, kubelet: StubKubelet, driver: Driver) ->
             *("--node-name", kubelet.node_name, "--kubeconfig", str(kubeconfig)),
             *("--device-plugin-dir", str(layout.plugins), "--pod-resources-socket", str(layout.pod_resources)),
             *("--state-dir", str(layout.root / "state"), "--cdi-dir", str(layout.cdi)),
-            *("--cgroup-root", str(layout.cgroups), "--library-path", str(LIBRARY)),
+            *("--cgroup-root", str(layout.cgroups), "--library-path", str(plane.folder / LIBRARY.name)),
             *("--metrics-port", str(ports.get("metrics", 0))),
             *("--ports-file", str(plane.supervisor.ports_file(name))),
             *COMMON_FLAGS,

@@ -42,8 +42,11 @@ def read_manifests(files: Sequence[Path]) -> list[tuple[str, Object]]:
     for path in [inner for file in files for inner in (sorted(file.glob("*.yaml")) if file.is_dir() else [file])]:
         try:
             documents = [document for document in yaml.safe_load_all(path.read_text()) if document]
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise BadConfiguration(str(path), "manifest", str(error), "give a readable YAML file of pods") from error
+        except OSError as error:
+            raise BadConfiguration(str(path), "file", str(error.strerror), "give a YAML file of pods") from error
+        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            said = " ".join(str(error).split())
+            raise BadConfiguration(str(path), "manifest", said, "give a readable YAML file of pods") from error
         for document in documents:
             if not isinstance(document, dict) or document.get("kind") != "Pod":
                 kind = document.get("kind") if isinstance(document, dict) else type(document).__name__
@@ -51,6 +54,8 @@ def read_manifests(files: Sequence[Path]) -> list[tuple[str, Object]]:
                     str(path), "kind", f"{kind} is not Pod", "the demo runs pods; extract the template"
                 )
             found.append((path.name, document))
+    if not found:
+        raise BadConfiguration(", ".join(map(str, files)), "manifest", "holds no pod", "give YAML files of pods")
     return found
 
 

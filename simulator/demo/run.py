@@ -1,7 +1,11 @@
 """Run the demo from start to verdict."""
 
 import asyncio
+import io
+import os
+import re
 import signal
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,22 +14,26 @@ from typing import Never
 
 import structlog
 from rich.console import Console
+from rich.markup import escape
 
 from gpuslice.devices.annotations import ALLOCATION
 from gpuslice.devices.errors import BadConfiguration, GpusliceError
 from simulator.audit import audit
 from simulator.demo.nodes import DRIVERS, LIBRARY, NodeSpec
 from simulator.demo.pods import Applied, Object, apply, read_manifests, refusal_of, settle
-from simulator.demo.report import Report
+from simulator.demo.report import Report, counted
 from simulator.demo.stage import Stage, stage
 from simulator.inventory import dump_node, load_nodes
 
 EXAMPLES = (Path(__file__).parent / "examples", Path(__file__).parents[2] / "examples")
 """In an installed wheel, in a checkout."""
 PIPE_WIDTH = 150
+LONGEST_WORKPLACE = 28
+"""Bytes; below it are sockets like gpuslice-xxxxxxxx/node-100/device-plugins/gs-nvidia-com-gpu-4194304-99999.sock."""
 FLEET = Path("fleets/three-nodes.yaml")
 UNSATISFIABLE = frozenset({"never-fits.yaml"})
 """Examples that must stay pending with a reason."""
+NODE_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,61}[a-z0-9])?")
 FORGED = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -67,6 +75,8 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> int:
 
 def _console() -> Console:
     """Write to a terminal at its width, to a file or pipe wide enough for the tables."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a check mark is no reason to fail where the locale has none
     console = Console()
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
@@ -93,6 +103,12 @@ def _require_builds() -> None:
             raise BadConfiguration(str(path), "build", "is missing", "run `make build` first")
 
 
+def _workplace() -> str:
+    """Return where to work: sockets have paths of at most 107 bytes, LD_PRELOAD ends a path at a space or colon."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= LONGEST_WORKPLACE and not set(usual) & set(" :;") else "/tmp"
+
+
 def _examples() -> Path:
     return next(folder for folder in EXAMPLES if folder.is_dir())
 
@@ -102,10 +118,10 @@ async def _main(options: DemoOptions, report: Report) -> int:
     if main_task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
     manifests = read_manifests(options.files or [_examples()])
-    with tempfile.TemporaryDirectory(prefix="gpuslice-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gpuslice-", dir=_workplace()) as folder:
         specs = _fleet(options.fleet or [_examples() / FLEET], Path(folder))
         async with stage(Path(folder), specs, report) as running:
-            await _show(running, manifests, report)
+            await _show(running, manifests, report, may_wait=bool(options.fleet and not options.files))
             code = report.verdict()
             if options.keep:
                 kubeconfig = running.plane.server.kubeconfig()
@@ -115,8 +131,9 @@ async def _main(options: DemoOptions, report: Report) -> int:
             return code
 
 
-async def _show(running: Stage, manifests: Sequence[tuple[str, Object]], report: Report) -> None:
-    with report.step(f"applied {len(manifests)} manifests, each pod scheduled and admitted"):
+async def _show(running: Stage, manifests: Sequence[tuple[str, Object]], report: Report, *, may_wait: bool) -> None:
+    """Run the manifests; ``may_wait`` where they were not written for these machines."""
+    with report.step(f"applied {counted(len(manifests), 'manifest')}, each pod scheduled and admitted"):
         applied = await apply(running.plane.user, manifests)
         pods = await settle(running.plane, applied)
     report.admissions(applied)
@@ -125,11 +142,11 @@ async def _show(running: Stage, manifests: Sequence[tuple[str, Object]], report:
         reasons = await running.reasons(pods)
     report.placements(pods, reasons)
     report.containers(outcomes)
-    for problem in (*_unsettled(running, applied, pods), *await _forgery(running), *_audit(running)):
+    for problem in (*_unsettled(running, applied, pods, may_wait=may_wait), *await _forgery(running), *_audit(running)):
         report.problem(problem)
 
 
-def _unsettled(running: Stage, applied: Sequence[Applied], pods: Sequence[Object]) -> list[str]:
+def _unsettled(running: Stage, applied: Sequence[Applied], pods: Sequence[Object], *, may_wait: bool) -> list[str]:
     """List the pods that did not come as far as they should."""
     found = [f"{pod.source}: admission refused it: {pod.refusal}" for pod in applied if pod.refusal]
     sources = {pod.uid: pod.source for pod in applied}
@@ -138,7 +155,7 @@ def _unsettled(running: Stage, applied: Sequence[Applied], pods: Sequence[Object
         must_wait = sources[pod["metadata"]["uid"]] in UNSATISFIABLE
         if must_wait and not refusal_of(pod):
             found.append(f"{name}: should wait with a reason, but is {phase}")
-        elif not must_wait and phase not in ("Running", "Succeeded"):
+        elif not must_wait and phase not in ("Running", "Succeeded") and not (may_wait and refusal_of(pod)):
             failure = running.plane.scheduler.failures.get(pod["metadata"]["uid"])
             reason = pod["status"].get("message") or refusal_of(pod) or failure or "no reason given"
             found.append(f"{name}: {phase}: {reason}")
@@ -149,7 +166,7 @@ async def _forgery(running: Stage) -> list[str]:
     """Try to create a pod that names our annotation itself."""
     refused = (await apply(running.plane.user, [("forged", FORGED)]))[0].refusal
     if ALLOCATION in refused:
-        running.report.say(f"[green]✓[/] a pod that writes its own decision was refused: [dim]{refused}[/]")
+        running.report.say(f"[green]✓[/] a pod that writes its own decision was refused: [dim]{escape(refused)}[/]")
         return []
     return [f"a pod with the annotation {ALLOCATION} was not refused by name: {refused or 'it was stored'}"]
 
@@ -164,6 +181,10 @@ def _fleet(paths: Sequence[Path], folder: Path) -> list[NodeSpec]:
     specs: dict[str, NodeSpec] = {}
     for path in paths:
         for inventory in load_nodes(path):
+            if not NODE_NAME.fullmatch(inventory.name):
+                raise BadConfiguration(
+                    str(path), "name", f"{inventory.name!r} cannot name a node", "use a-z, 0-9, - and ., such as node-a"
+                )
             if inventory.name in specs:
                 raise BadConfiguration(
                     str(path), "name", f"{inventory.name} is there twice", "give each node its own name"

@@ -11,7 +11,7 @@ from simulator.demo.control_plane import ControlPlane, control_plane
 from simulator.demo.inspection import ContainerOutcome, inspect
 from simulator.demo.nodes import NodeSpec, nodes
 from simulator.demo.pods import Object, allocation_of
-from simulator.demo.report import Report, reason_of
+from simulator.demo.report import Report, counted, reason_of
 from simulator.kubelet.kubelet import StubKubelet
 
 
@@ -56,6 +56,6 @@ async def stage(folder: Path, specs: Sequence[NodeSpec], report: Report) -> Asyn
     async with AsyncExitStack() as stack:
         with report.step("started API server, webhook, extender and scheduler"):
             plane = await stack.enter_async_context(control_plane(folder))
-        with report.step(f"started {len(specs)} nodes, a kubelet and a device plugin each"):
+        with report.step(f"started {counted(len(specs), 'node')}, a kubelet and a device plugin each"):
             kubelets = await stack.enter_async_context(nodes(plane, specs))
         yield Stage(plane, kubelets, report)

@@ -142,7 +142,11 @@ async def serve(socket: Path, add: Callable[[grpc.aio.Server], None]) -> grpc.ai
     server = grpc.aio.server()
     add(server)
     server.add_insecure_port(f"unix:{socket}")
-    await server.start()
+    try:
+        await server.start()
+    except BaseException:
+        await server.stop(None)
+        raise
     return server
 
 
