@@ -55,7 +55,7 @@ test: build $(VENV)/.clients ## Run every test that needs no root and no real cl
 
 .PHONY: test-cluster
 test-cluster: build ## Run the tests on a real control plane, kubelet and containerd (root)
-	@$(PY) -m pytest -m "cluster and not slow" --timeout 600 $(ARGS)
+	@$(PY) -m pytest -m "cluster and not slow" -n 2 --dist loadfile --timeout 600 $(ARGS)
 
 .PHONY: test-slow
 test-slow: build $(VENV)/.clients ## Run the tests that take minutes
