@@ -12,6 +12,7 @@ OUR_PATHS = (
     "/var/run/gpuslice",
     "/run/gpuslice",
     "/var/run/nvidia-container-devices",
+    "/run/nvidia-container-devices",
 )
 """Mount points in a container that enforce its limits, and the one by which NVIDIA's runtime can be asked for cards."""
 DEVICE_PATHS = (
