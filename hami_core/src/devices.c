@@ -90,7 +90,9 @@ static const char *
 files_directory(void)
 {
 	const char *directory = getenv("GPUSLICE_DIR");
-	return directory == NULL || access(DEFAULT_DIRECTORY "/limits", F_OK) == 0 ? DEFAULT_DIRECTORY : directory;
+	return directory == NULL || access(DEFAULT_DIRECTORY "/limits", F_OK) == 0
+		   ? DEFAULT_DIRECTORY
+		   : directory;
 }
 
 static void
@@ -162,13 +164,6 @@ match_device(struct device *device, int index)
 			  ? state_device(device->uuid)
 			  : NULL;
 	device->row_index = device->row == NULL ? 0 : state_device_index(device->row);
-	if (source == LIMITS_FILE && device->limits_row < 0) {
-		log_line(LOG_ERROR,
-			 "device %d is not among the devices of this container's limits: every "
-			 "allocation on "
-			 "it is denied",
-			 index);
-	}
 }
 
 static bool

@@ -15,6 +15,7 @@ struct device {
 	struct state_device *row; /* NULL: not limited, or closed */
 	unsigned row_index;
 	bool context_seen; /* looked for a context that was made past the hooks */
+	bool told;         /* one line was written about its missing limits */
 	bool enforced;     /* false: no limits are configured at all */
 };
 

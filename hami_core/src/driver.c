@@ -80,39 +80,60 @@ driver_real(const struct hook *hook)
 	return address;
 }
 
-static bool
-in_range(const struct elf_range *range, const void *address)
+/* Objects that were asked about: there may be more than one driver library (WSL2 forwards to a
+ * second). */
+#define KNOWN_OBJECTS 8
+
+struct known_object {
+	uintptr_t low, high; /* low is written last and 0 while unused */
+	bool is_driver;
+};
+
+static struct known_object known_objects[KNOWN_OBJECTS];
+static uint32_t next_known;
+
+static const struct known_object *
+known_object(const void *address)
 {
-	uintptr_t low = __atomic_load_n(&range->low, __ATOMIC_RELAXED);
-	return low != 0 && (uintptr_t)address >= low &&
-	       (uintptr_t)address < __atomic_load_n(&range->high, __ATOMIC_RELAXED);
+	for (unsigned i = 0; i < KNOWN_OBJECTS; i++) {
+		const struct known_object *known = &known_objects[i];
+		uintptr_t low = __atomic_load_n(&known->low, __ATOMIC_ACQUIRE);
+		if (low != 0 && (uintptr_t)address >= low && (uintptr_t)address < known->high) {
+			return known;
+		}
+	}
+	return NULL;
 }
 
-static struct elf_range cuda_range, nvml_range;
+static bool
+look_at(const void *address)
+{
+	struct elf_range range;
+	bool is_driver = elf_owner_is(address, "libcuda.so", &range) ||
+			 elf_owner_is(address, "libnvidia-ml.so", &range);
+	uint32_t place = __atomic_fetch_add(&next_known, 1, __ATOMIC_RELAXED);
+	if (range.low != 0 && place < KNOWN_OBJECTS) {
+		known_objects[place].high = range.high;
+		known_objects[place].is_driver = is_driver;
+		__atomic_store_n(&known_objects[place].low, range.low, __ATOMIC_RELEASE);
+	}
+	return is_driver;
+}
+
+/* A remembered "no" may be out of date (its object unloaded, the driver in its place), so it counts
+ * for callers only. */
+bool
+driver_owns(const void *address)
+{
+	const struct known_object *known = known_object(address);
+	return (known != NULL && known->is_driver) || look_at(address);
+}
 
 bool
 driver_is_caller(const void *address)
 {
-	return in_range(&cuda_range, address) || in_range(&nvml_range, address);
-}
-
-bool
-driver_owns(const void *address)
-{
-	if (driver_is_caller(address)) {
-		return true;
-	}
-	struct elf_range found;
-	struct elf_range *into = &cuda_range;
-	if (!elf_owner_is(address, "libcuda.so", &found)) {
-		into = &nvml_range;
-		if (!elf_owner_is(address, "libnvidia-ml.so", &found)) {
-			return false;
-		}
-	}
-	__atomic_store_n(&into->high, found.high, __ATOMIC_RELAXED);
-	__atomic_store_n(&into->low, found.low, __ATOMIC_RELAXED);
-	return true;
+	const struct known_object *known = known_object(address);
+	return known != NULL ? known->is_driver : look_at(address);
 }
 
 void

@@ -20,7 +20,7 @@ void *driver_real(const struct hook *hook);
 /* Is the address inside libcuda or libnvidia-ml? */
 bool driver_owns(const void *address);
 
-/* The same for a caller, by what driver_owns has seen so far: no search. */
+/* The same, quicker, for an address that is calling right now. */
 bool driver_is_caller(const void *address);
 
 #endif

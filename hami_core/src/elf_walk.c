@@ -214,8 +214,6 @@ elf_owner_is(const void *address, const char *prefix, struct elf_range *range)
 {
 	struct owner owner = {address, prefix, {0, 0}, false};
 	dl_iterate_phdr(owner_object, &owner);
-	if (owner.matches && range != NULL) {
-		*range = owner.range;
-	}
+	*range = owner.range;
 	return owner.matches;
 }

@@ -40,8 +40,22 @@ try_charge(struct device *device, struct slot *slot, unsigned kind, uint64_t byt
 }
 
 static void
+tell_once(struct device *device)
+{
+	if (limits_source() == LIMITS_FILE && device->limits_row < 0 &&
+	    !__atomic_exchange_n(&device->told, true, __ATOMIC_RELAXED)) {
+		log_line(LOG_ERROR,
+			 "device %d is not among the devices of this container's limits: every "
+			 "allocation on it is "
+			 "denied; use the devices that the pod was given",
+			 device->handle);
+	}
+}
+
+static void
 deny(struct device *device, uint64_t bytes, uint64_t limit)
 {
+	tell_once(device);
 	if (device->row != NULL) {
 		__atomic_fetch_add(&device->row->denied_count, 1, __ATOMIC_RELAXED);
 		log_line(LOG_DENIAL, "denied %llu bytes: %llu of %llu in use",
