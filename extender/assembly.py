@@ -183,8 +183,9 @@ class Extender:
                     self.preemption.consider(dossier, tuple(decision.names.tolist()))
             case Acceptance(dossier, best):
                 self._accepted += 1
-                self.promises.hold_soon(dossier, best)
-                asyncio.get_running_loop().call_soon(self.promises.hold_now)
+                if best:
+                    self.promises.hold_soon(dossier, best)
+                    asyncio.get_running_loop().call_soon(self.promises.hold_now)
             case Invalid(key, problems):
                 self.reports.refused(key, problems, lambda: "; ".join(map(str, problems)))
                 log.info("pod_invalid", pod=str(key), problems=[str(problem) for problem in problems])

@@ -94,6 +94,7 @@ class Acceptance:
 
     dossier: Dossier
     best: str
+    """Empty when several equal nodes are offered without scores: kube-scheduler takes any of them."""
 
 
 Notice = Refusal | Invalid | OverQuota | Acceptance
@@ -213,7 +214,8 @@ class Engine:
             self.apply(_refused(dossier))
             self.surroundings.notice(Refusal(dossier, decision))
         else:
-            self.surroundings.notice(Acceptance(dossier, str(decision.names[best])))
+            alone = self.terms.offer_at_most is None or len(decision.best(2)) == 1
+            self.surroundings.notice(Acceptance(dossier, str(decision.names[best]) if alone else ""))
         return decision
 
     def prioritize(self, args: ExtenderArgs) -> bytes:
