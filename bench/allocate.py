@@ -77,7 +77,9 @@ def endpoint(kubelet: StubKubelet, devices: int) -> bool:
 
 def start(stack: ExitStack, arguments: list[str], **environment: str) -> subprocess.Popen[bytes]:
     """Start a Python module; it is stopped with the stack."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    # As in an image: modules are compiled once, not at each start.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env = {**inherited, "PYTHONPATH": str(ROOT), **environment}
     process = subprocess.Popen([sys.executable, *arguments], env=env, stdout=subprocess.PIPE)
     stack.callback(process.wait)
     stack.callback(process.send_signal, signal.SIGTERM)
