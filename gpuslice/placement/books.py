@@ -5,9 +5,10 @@ visible, nothing is counted anywhere, and the use is booked when the card is bac
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpuslice.devices.inventory import NodeCards
-from gpuslice.placement.fleet import Fleet
+from gpuslice.placement.fleet import MAX_CARDS, Fleet
 from gpuslice.placement.holding import CardUse, Holding
 
 
@@ -49,7 +50,8 @@ class Books:
             book.row = fleet.add(name)
         previous = book.cards
         book.cards = cards
-        if previous is not None and {c.uuid for c in previous.cards} == {c.uuid for c in cards.cards}:
+        cards = _bounded(cards)
+        if previous is not None and {c.uuid for c in _bounded(previous).cards} == {c.uuid for c in cards.cards}:
             fleet.rewrite(book.row, cards)
             return
         fleet.describe(book.row, cards)
@@ -163,3 +165,11 @@ class Books:
     def _drop_if_empty(self, book: NodeBook) -> None:
         if book.row < 0 and not book.holders and not book.reserved:
             self.nodes.pop(book.name, None)
+
+
+def _bounded(cards: NodeCards) -> NodeCards:
+    """Return the cards that are used: no more than :data:`MAX_CARDS`."""
+    if len(cards.cards) <= MAX_CARDS:
+        return cards
+    links = tuple(row[:MAX_CARDS] for row in cards.links[:MAX_CARDS])
+    return replace(cards, cards=cards.cards[:MAX_CARDS], links=links)

@@ -7,6 +7,8 @@ import numpy as np
 
 from gpuslice.placement.fleet import Bools, Ints
 
+_WORD = 62
+
 
 def row_sum(amounts: Ints) -> Ints:
     """Return the sum of each row."""
@@ -32,6 +34,15 @@ def row_max(amounts: Ints) -> Ints:
     for column in range(1, amounts.shape[1]):
         np.maximum(largest, amounts[:, column], out=largest)
     return largest
+
+
+def row_masks(marks: Bools) -> list[int]:
+    """Return the marks of each row as bits of a number, the first column lowest."""
+    width = marks.shape[1]
+    if width < _WORD:
+        masks: list[int] = (marks @ (np.int64(1) << np.arange(width))).tolist()
+        return masks
+    return [int.from_bytes(row.tobytes(), "little") for row in np.packbits(marks, axis=1, bitorder="little")]
 
 
 def ratio(part: Ints, whole: Ints) -> Ints:

@@ -22,6 +22,12 @@ Codes = npt.NDArray[np.uint8]
 
 UNKNOWN_NUMA: Final = -1
 UNKNOWN_CPU: Final = -1
+MAX_CARDS: Final = 128
+"""Cards of a node that are used; bounds what one node's annotation can cost everybody."""
+MAX_SLICES: Final = 4_096
+MAX_AMOUNT: Final = 2**31 - 1
+MAX_NUMA: Final = 1_024
+MAX_LINK: Final = 2**18
 KIND_SEPARATOR: Final = "\n"
 Links = tuple[tuple[int, ...], ...]
 _FIRST_ROWS: Final = 16
@@ -54,10 +60,10 @@ _CARD_COLUMNS: Final[_Kinds] = (
     ("total_slots", np.int32),
     ("total_memory", np.int32),
     ("total_cores", np.int32),
-    ("used_slots", np.int32),
-    ("used_memory", np.int32),
-    ("used_cores", np.int32),
-    ("exclusive", np.int16),
+    ("used_slots", np.int64),
+    ("used_memory", np.int64),
+    ("used_cores", np.int64),
+    ("exclusive", np.int32),
     ("present", np.bool_),
     ("healthy", np.bool_),
     ("cordoned", np.bool_),
@@ -84,10 +90,10 @@ class Fleet:
     total_slots: npt.NDArray[np.int32]
     total_memory: npt.NDArray[np.int32]
     total_cores: npt.NDArray[np.int32]
-    used_slots: npt.NDArray[np.int32]
-    used_memory: npt.NDArray[np.int32]
-    used_cores: npt.NDArray[np.int32]
-    exclusive: npt.NDArray[np.int16]
+    used_slots: Ints
+    used_memory: Ints
+    used_cores: Ints
+    exclusive: npt.NDArray[np.int32]
     present: Bools
     healthy: Bools
     cordoned: Bools
@@ -215,21 +221,24 @@ class Fleet:
     def _write(self, row: int, column: int, card: Card) -> None:
         at = (row, column)
         self.present[at] = True
-        self.total_slots[at] = card.slots
-        self.total_memory[at] = card.memory_mib
-        self.total_cores[at] = card.cores
+        self.total_slots[at] = min(max(card.slots, 0), MAX_SLICES)
+        self.total_memory[at] = min(max(card.memory_mib, 0), MAX_AMOUNT)
+        self.total_cores[at] = min(max(card.cores, 0), MAX_AMOUNT)
         self.healthy[at] = card.healthy
         self.cordoned[at] = card.cordoned
         self.model[at] = self.models.number(card.model)
         self.kind[at] = self.kinds.number(f"{card.family}{KIND_SEPARATOR}{card.model}")
         self.family[at] = self.families.number(card.family)
         self.mode[at] = self.modes.number(card.mode)
-        self.numa[at] = UNKNOWN_NUMA if card.numa is None else card.numa
+        self.numa[at] = card.numa if card.numa is not None and 0 <= card.numa < MAX_NUMA else UNKNOWN_NUMA
 
     def _relink(self, row: int, cards: NodeCards) -> None:
         """Keep the link matrix in column order; equal matrices of many nodes are kept once."""
+        if not cards.links:
+            self.wiring[row] = 0
+            return
         order = sorted(range(len(cards.cards)), key=lambda at: cards.cards[at].uuid)
-        links = tuple(tuple(cards.links[a][b] for b in order) for a in order) if cards.links else ()
+        links = tuple(tuple(min(max(cards.links[a][b], 0), MAX_LINK) for b in order) for a in order)
         number = self._wiring_numbers.setdefault(links, len(self.wirings))
         if number == len(self.wirings):
             self.wirings.append(links)

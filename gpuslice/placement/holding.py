@@ -7,6 +7,7 @@ from gpuslice.devices.allocation import PodAllocation, SliceShare
 from gpuslice.devices.inventory import card_of_slice, number_of_slice
 from gpuslice.devices.requests import Role
 from gpuslice.placement.events import PodKey, Roles
+from gpuslice.placement.fleet import MAX_AMOUNT, MAX_SLICES
 
 
 class Phase(Enum):
@@ -82,7 +83,7 @@ def uses_of(allocation: PodAllocation, roles: Roles, *, init_done: bool) -> tupl
     families: dict[str, str] = {}
     for _, share in allocation.shares():
         uuid = card_of_slice(share.slice)
-        slices[uuid] = slices.get(uuid, 0) | 1 << number_of_slice(share.slice)
+        slices[uuid] = slices.get(uuid, 0) | 1 << min(number_of_slice(share.slice), MAX_SLICES)
         families[uuid] = share.family
     return tuple(
         CardUse(uuid, mask, *_peak(counted, uuid), family=families[uuid]) for uuid, mask in sorted(slices.items())
@@ -113,7 +114,7 @@ def _peak(steps: list[list[SliceShare]], uuid: str) -> tuple[int, int, bool]:
     exclusive = False
     for step in steps:
         here = [share for share in step if card_of_slice(share.slice) == uuid]
-        memory = max(memory, sum(share.memory_mib for share in here))
-        cores = max(cores, sum(share.core_percent for share in here))
+        memory = max(memory, sum(min(share.memory_mib, MAX_AMOUNT) for share in here))
+        cores = max(cores, sum(min(share.core_percent, MAX_AMOUNT) for share in here))
         exclusive = exclusive or any(share.exclusive for share in here)
     return memory, cores, exclusive

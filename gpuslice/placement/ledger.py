@@ -17,7 +17,7 @@ from gpuslice.devices.allocation import PodAllocation
 from gpuslice.placement import audit, events
 from gpuslice.placement.books import Books, NodeBook
 from gpuslice.placement.events import Command, Conflict, Event, Expired, PodSeen, Wake
-from gpuslice.placement.fleet import Fleet
+from gpuslice.placement.fleet import MAX_CARDS, Fleet
 from gpuslice.placement.holding import Holding, Phase, uses_of
 from gpuslice.placement.mix import task_of
 from gpuslice.placement.outlook import Observer, Outlook
@@ -126,6 +126,9 @@ class Ledger:
             self.books.describe(name, event.cards)
             self._grown.add(name)
             self._judge_node(name)
+            if len(event.cards.cards) > MAX_CARDS:
+                problem = f"{len(event.cards.cards)} cards are registered, only the first {MAX_CARDS} are used"
+                self._out.append(Conflict(name, "", problem))
         row = self.books.nodes[name].row
         state = (event.ready, event.cpu_milli, fleet.domains.number(event.domain))
         if state != (bool(fleet.ready[row]), int(fleet.cpu_total[row]), int(fleet.domain[row])):

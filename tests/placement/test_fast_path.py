@@ -16,6 +16,7 @@ from gpuslice.placement.scan import scan_nodes
 from gpuslice.placement.shape import PodShape, shape_of
 from tests.placement.build import BINPACK, key, node, roles_of, run, seen
 
+pytestmark = pytest.mark.timeout(240)
 MODELS = ("NVIDIA A10", "NVIDIA A100-SXM4-40GB", "NVIDIA H100")
 CHAINS = ("binpack,numa", "topology-aware,spread", "numa,topology-aware", "mutex,spread")
 
@@ -104,7 +105,7 @@ def plain(ledger: Ledger, shape: PodShape, defaults: PolicyDefaults) -> list[tup
 
 
 @pytest.mark.parametrize("name", [*NAMES, *CHAINS])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @forall(data=st.data())
 def test_columns_agree_with_plain_python(name: str, data: st.DataObject) -> None:
     ledger = data.draw(clusters())
@@ -139,7 +140,7 @@ def test_cached_verdicts_agree_with_fresh_ones(name: str, data: st.DataObject) -
             ledger.apply(node(f"extra{step}", Card(uuid=f"GPU-x{step}", memory_mib=1000)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @forall(data=st.data())
 def test_a_placement_never_overcommits_and_keeps_cards_apart(data: st.DataObject) -> None:
     ledger = data.draw(clusters())

@@ -25,6 +25,7 @@ from gpuslice.placement.events import (
     Wake,
 )
 from gpuslice.placement.ledger import Ledger
+from gpuslice.placement.policies.registry import PolicyDefaults
 from gpuslice.placement.rejection import Obstacle, Rejection
 from tests.placement.build import BINPACK, ask, card, given, key, node, request, run, seen, share
 
@@ -329,6 +330,25 @@ def test_a_reservation_does_not_survive_its_node() -> None:
     ledger, _ = reserved()
     assert ledger.apply(NodeGone("n1")) == [ReservationLost(key("high"), "n1", "its node is gone")]
     ledger.check_invariants()
+
+
+def test_odd_figures_from_outside_hurt_nobody() -> None:
+    """Registers and records are written by other machines: nothing in them may stop the ledger or fill its memory."""
+    ledger = Ledger()
+    huge = 2**60
+    odd = [card(f"GPU-{n:03d}", memory_mib=huge, slots=huge, cores=huge, numa=huge) for n in range(200)]
+    links = tuple(tuple(huge if a != b else -1 for b in range(200)) for a in range(200))
+    out = ledger.apply(node("n1", *odd, links=links))
+    assert [command.problem for command in out if isinstance(command, Conflict)] == [
+        "200 cards are registered, only the first 128 are used"
+    ]
+    ledger.apply(node("n2", card("GPU-b")))
+    ledger.apply(seen("p", given("n2", share(f"GPU-b::{huge}", huge, huge))))
+    ledger.check_invariants()
+    for policy in ("topology-aware", "numa", "balanced"):
+        placed = run(ledger, policy, request(ask(3)), "n1", defaults=PolicyDefaults(policy, policy))
+        assert placed is not None
+        assert len({one.card for one in placed.containers["main"]}) == 3
 
 
 def test_placing_again_gives_the_same_answer() -> None:

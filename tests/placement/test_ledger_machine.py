@@ -8,6 +8,7 @@ relist a ledger must hold exactly what the truth says.
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
@@ -36,6 +37,7 @@ from gpuslice.placement.policies.registry import PolicyDefaults
 from gpuslice.placement.preempt import Preemptor, plan_preemption
 from tests.placement.build import ask, card, key, node, request, roles_of
 
+pytestmark = pytest.mark.timeout(240)
 POLICIES = [PolicyDefaults(name, name) for name in ("balanced", "binpack", "spread", "topology-aware")]
 SHAPES = [
     request(ask(memory_mib=4000, core_percent=20)),

@@ -6,7 +6,7 @@ from hypothesis import given as forall
 from hypothesis import strategies as st
 
 from gpuslice.devices.allocation import PodAllocation
-from gpuslice.placement.columns import ratio, row_any, row_count, row_max, row_sum
+from gpuslice.placement.columns import ratio, row_any, row_count, row_masks, row_max, row_sum
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.mix import Task, cpu_per_card, task_of, typical
 from gpuslice.placement.outlook import Outlook
@@ -105,4 +105,7 @@ def test_narrow_columns(pairs: list[tuple[int, int]]) -> None:
     assert row_max(part).tolist() == [max(p for p, _ in pairs)]
     marks = part % 2 == 1
     assert row_count(marks).tolist() == [sum(p % 2 for p, _ in pairs)]
+    assert row_masks(marks) == [sum((p % 2) << at for at, (p, _) in enumerate(pairs))]
+    wide = np.tile(marks, 30)
+    assert row_masks(wide) == [sum((p % 2) << at for at, (p, _) in enumerate(pairs * 30))]
     assert row_any(marks).tolist() == [any(p % 2 for p, _ in pairs)]

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from gpuslice.placement.columns import row_count
 from gpuslice.placement.fleet import UNKNOWN_NUMA, Bools, Floats, Ints
 from gpuslice.placement.scan import Scan
 from gpuslice.placement.shape import Block, PodShape
@@ -28,7 +29,10 @@ class CardNuma:
     def columns(self, scan: Scan, block: Block, usable: Bools) -> Ints:
         """Return the same in columns."""
         numa: Ints = scan.numa.astype(np.int64)
-        sizes = (usable[:, None, :] & (numa[:, :, None] == numa[:, None, :])).sum(axis=2)
+        sizes = np.zeros_like(numa)
+        for home in np.unique(numa[usable]).tolist():
+            here = usable & (numa == home)
+            sizes[here] = np.broadcast_to(row_count(here)[:, None], here.shape)[here]
         fitting = _ENOUGH - sizes * _PLACES - numa
         partial = sizes * _PLACES - numa - _ENOUGH
         keys: Ints = np.where((sizes >= block.cards) & (numa != UNKNOWN_NUMA), fitting, partial)

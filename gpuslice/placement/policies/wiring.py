@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from gpuslice.placement.columns import row_count
+from gpuslice.placement.columns import row_count, row_masks
 from gpuslice.placement.fleet import Bools, Floats, Ints, Links
 from gpuslice.placement.policies.load import FULL, NodeLoad
 from gpuslice.placement.policies.policy import Weights
@@ -36,11 +36,9 @@ class CardWiring:
         at = np.flatnonzero((row_count(usable) >= block.cards) & (scan.wiring > 0))
         if not len(at):
             return keys
-        masks = usable[at] @ (np.int64(1) << np.arange(usable.shape[1]))
-        cases, members = np.unique(np.stack((scan.wiring[at], masks)), axis=1, return_inverse=True)
-        for case, (wiring, mask) in enumerate(cases.T.tolist()):
+        for (wiring, mask), members in _cases(scan.wiring[at], (usable[at],)).items():
             chosen = best_set(scan.fleet.wirings[wiring], mask, block.cards)
-            keys[np.ix_(at[members == case], chosen)] = 1
+            keys[at[members][:, None], list(chosen)] = 1
         return keys
 
 
@@ -63,13 +61,19 @@ class NodeWiring:
         worst: Floats = np.zeros(len(scan.rows), dtype=np.float64)
         several = [chosen for block, chosen in zip(shape.blocks, scan.chosen, strict=True) if block.cards > 1]
         if several:
-            bits = np.int64(1) << np.arange(scan.present.shape[1])
-            cases = np.stack((scan.wiring, *(chosen @ bits for chosen in several)))
-            found, members = np.unique(cases, axis=1, return_inverse=True)
-            values = [_worst(scan.fleet.wirings[wiring], masks) for wiring, *masks in found.T.tolist()]
-            worst = np.array(values, dtype=np.float64)[members]
+            for (wiring, *masks), members in _cases(scan.wiring, several).items():
+                worst[members] = _worst(scan.fleet.wirings[wiring], masks)
         return worst + self._load.scores(scan, shape) / self._range
 
 
 def _worst(links: Links, masks: Sequence[int]) -> int:
     return min(worst_link(links, [n for n in range(mask.bit_length()) if mask >> n & 1]) for mask in masks)
+
+
+def _cases(wiring: Ints, marks: Sequence[Bools]) -> dict[tuple[int, ...], list[int]]:
+    """Group rows by wiring and marked cards (bits, lowest column first): most nodes are alike."""
+    masks = [row_masks(each) for each in marks]
+    cases: dict[tuple[int, ...], list[int]] = {}
+    for at, case in enumerate(zip(wiring.tolist(), *masks, strict=True)):
+        cases.setdefault(case, []).append(at)
+    return cases
