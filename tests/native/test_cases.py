@@ -1,13 +1,24 @@
 """Bugs that another sharing library had in public, each as its report tells it, on the fake driver with four cards."""
 
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from gpuslice.devices.limits import MIB, DeviceLimit, uuid_to_bytes
-from tests.native.shim_rig import CONTEXT_MIB, DRIVERS, LIBRARY, OUT_OF_MEMORY, Client, Container, Node
+from tests.native.shim_rig import (
+    CLIENT,
+    CONTEXT_MIB,
+    DRIVERS,
+    FAULTY_LIBRARY,
+    LIBRARY,
+    OUT_OF_MEMORY,
+    Client,
+    Container,
+    Node,
+)
 from tests.native.virtual_rig import CLOCK, kernel_ns
 
 FOUR = "[{model: A100-SXM4-80GB, count: 4}]"
@@ -223,3 +234,48 @@ def test_a_driver_that_looks_itself_up_finds_itself_and_the_program_finds_the_li
         assert client.alloc(1536) == OUT_OF_MEMORY
         assert client.alloc(1024) == 0
         assert client.close() == ""
+
+
+REUSE = """
+import os, subprocess, sys
+client, library, point = sys.argv[1:]
+
+def start(**more):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    made = subprocess.Popen([client], env={**os.environ, "LD_PRELOAD": library, **more}, **pipes)
+    made.stdout.readline()
+    return made
+
+def ask(made, line):
+    made.stdin.write(line + "\\n")
+    made.stdin.flush()
+    return made.stdout.readline().split()
+
+first = start(GPUSLICE_FAULT=point) if point else start()
+if point:
+    first.stdin.write("device 0\\nrace 4194304 200\\n")
+    first.stdin.flush()
+else:
+    ask(first, "device 0")
+    ask(first, "alloc plain 629145600")
+    first.kill()
+first.wait()
+with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+    last.write(str(first.pid - 1))
+second = start()
+print(first.returncode, first.pid == second.pid, ask(second, "device 0")[0], ask(second, "alloc plain 943718400")[0])
+"""
+
+
+@pytest.mark.parametrize("point", ["", "locked", "between", "unlock"], ids=["idle", "locked", "in a call", "unlocking"])
+def test_a_new_process_with_the_pid_of_a_killed_one_inherits_neither_lock_nor_memory(four: Node, point: str) -> None:
+    """HAMi#2500, HAMi-core#86: a killed process kept the lock; also when its pid is in use again."""
+    unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs the right to create pid namespaces")
+    box = Container(four, "box", [DeviceLimit(four.uuids()[0], LIMIT_MIB)])
+    library = str(FAULTY_LIBRARY if point else LIBRARY)
+    environment = {name: text for name, text in box.environment.items() if name != "LD_PRELOAD"}
+    program = [*unshare, sys.executable, "-c", REUSE, str(CLIENT), library, point]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=30)
+    assert done.stdout.split() == ["-9", "True", "0", "0"], done.stderr
