@@ -12,7 +12,8 @@ from gpuslice.devices.errors import BadConfiguration
 
 def build_app() -> App:
     """Assemble the command tree; each command loads what it needs when it runs."""
-    app = App(name="gpuslice", help="Share GPUs on Kubernetes.", version=__version__)
+    plain = Parameter(negative=(), show_default=False)
+    app = App(name="gpuslice", help="Share GPUs on Kubernetes.", version=__version__, default_parameter=plain)
     app.command(demo)
     inventory = App(name="inventory", help="Inventories of machines, for the demo and the simulator.")
     inventory.command(import_machine, name="import")
@@ -56,13 +57,13 @@ def demo(
     return run_demo(DemoOptions(files=file, fleet=nodes, keep=keep))
 
 
-def import_machine(xml: Path, *, topo: Path | None = None, name: str = "node-1", output: Path | None = None) -> int:
+def import_machine(xml: Path, /, *, topo: Path | None = None, name: str = "node-1", output: Path | None = None) -> int:
     """Turn a real machine's `nvidia-smi -q -x` into an inventory: `gpuslice demo --nodes FILE` then has its shape.
 
     Args:
         xml: Output of `nvidia-smi -q -x`.
         topo: Output of `nvidia-smi topo -m`, for the links between the cards.
-        name: Name of the node.
+        name: Name of the node; node-1 by default.
         output: File to write; standard output by default.
     """
     from simulator.nvidia_smi import import_inventory  # noqa: PLC0415  the other commands do not need it
@@ -75,15 +76,16 @@ def import_machine(xml: Path, *, topo: Path | None = None, name: str = "node-1",
     return 0
 
 
-def lint(*files: Path) -> int:
+def lint(file: Path, /, *files: Path) -> int:
     """Check device family files and explain every mistake.
 
     Args:
-        files: YAML files of families, see docs/guide/add-your-accelerator.md.
+        file: YAML file of families, see docs/guide/add-your-accelerator.md.
+        files: Further ones.
     """
     from gpuslice.devices.families import lint as family_lint  # noqa: PLC0415  the other commands do not need it
 
-    return family_lint.main([str(path) for path in files])
+    return family_lint.main([str(path) for path in (file, *files)])
 
 
 def _read(path: Path) -> str:

@@ -73,3 +73,9 @@ def test_a_family_file_with_mistakes_is_exit_code_1(tmp_path: Path, capsys: pyte
     (tmp_path / "mine.yaml").write_text("version: 1\nvendor: mine\n")
     assert main(["devices", "lint", str(tmp_path / "mine.yaml")]) == 1
     assert "mine.yaml" in capsys.readouterr().out
+
+
+def test_lint_without_a_file_is_wrong_usage_and_no_success() -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["devices", "lint"])
+    assert caught.value.code not in (0, None)
