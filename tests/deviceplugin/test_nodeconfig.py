@@ -1,6 +1,7 @@
 """The cluster's one configuration file, seen from one node."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,12 @@ def test_a_model_rule_applies_to_its_cards_only() -> None:
 def test_a_wrong_file_is_refused_by_field(text: str, problem: str) -> None:
     with pytest.raises(BadConfiguration, match=re.escape(problem)):
         read(text)
+
+
+def test_the_example_says_what_it_means() -> None:
+    content = (Path(__file__).resolve().parents[2] / "examples" / "node-config.yaml").read_text()
+    assert read(content, node="plain") == NodeSettings(card_rules=(("*H200*", {"mode": "exclusive"}),)), (
+        "the defaults in the example are the defaults"
+    )
+    assert read(content, node="t4-7").cards.slots_per_card == 4
+    assert read(content, node="workstation").filtered_indexes == {0}
