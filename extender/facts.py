@@ -11,10 +11,12 @@ from types import MappingProxyType
 
 import structlog
 
+from extender.foreign import ForeignShares
 from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.annotations import (
     ALLOCATION,
     CARDS,
+    HAMI_NODE,
     decode_allocation,
 )
 from gpuslice.devices.errors import BadAnnotation, BadQuantity
@@ -62,9 +64,14 @@ def pod_key(pod: Pod) -> PodKey:
     return PodKey(pod.metadata.uid, intern(pod.metadata.namespace), pod.metadata.name)
 
 
-def pod_facts(pod: Pod) -> PodFacts:
-    """Reduce a pod. An allocation counts only on a bound pod and only for that node: users can write text, too."""
+def pod_facts(pod: Pod, foreign: ForeignShares | None = None) -> PodFacts:
+    """Reduce a pod. An allocation counts only on a bound pod and only for that node: users can write text, too.
+
+    With ``foreign`` pods that another scheduler placed are read as well.
+    """
     allocation = _allocation_of(pod) if pod.spec.node_name else None
+    if allocation is None and foreign is not None and _is_foreign(pod):
+        allocation = foreign.allocation(pod)
     seen = PodSeen(
         key=pod_key(pod),
         node=intern(pod.spec.node_name),
@@ -84,6 +91,11 @@ def pod_facts(pod: Pod) -> PodFacts:
         admitted=pod.is_terminal or pod.status.start_time is not None,
         refused=not pod.spec.node_name and _was_refused(pod),
     )
+
+
+def _is_foreign(pod: Pod) -> bool:
+    notes = pod.metadata.annotations
+    return bool(pod.spec.node_name) and ALLOCATION not in notes and notes.get(HAMI_NODE) == pod.spec.node_name
 
 
 def _was_refused(pod: Pod) -> bool:

@@ -13,6 +13,7 @@ import structlog
 
 from extender.budgets import DisruptionBudget, budgets_for
 from extender.facts import NodeFacts, PodFacts, node_facts, pod_facts
+from extender.foreign import ForeignShares
 from extender.quotas import QuotaFacts, ResourceQuota, quota_facts
 from gpuslice.cluster.client import KubeClient, Scope
 from gpuslice.cluster.reflector import Changed, Event, Gone, Listed, Reflector
@@ -56,13 +57,19 @@ class Feed:
 
     def __init__(self, client: KubeClient, families: Families, sink: Sink, *, timing: Timing = REAL_TIME) -> None:
         self._families = families
+        self._foreign = ForeignShares(families)
         self._sink = sink
         self._clock = timing.clock
         self.nodes: Reflector[NodeFacts] = Reflector(
             client, Scope(NODES), Node, handle=self._on_node, project=self._project_node, timing=timing
         )
         self.pods: Reflector[PodFacts] = Reflector(
-            client, Scope(PODS, field_selector=LIVE_PODS), Pod, handle=self._on_pod, project=pod_facts, timing=timing
+            client,
+            Scope(PODS, field_selector=LIVE_PODS),
+            Pod,
+            handle=self._on_pod,
+            project=self._project_pod,
+            timing=timing,
         )
         self.quotas: Reflector[QuotaFacts] = Reflector(
             client,
@@ -106,6 +113,9 @@ class Feed:
             case Gone(item):
                 self._sink.drop_quota(item)
 
+    def _project_pod(self, pod: Pod) -> PodFacts:
+        return pod_facts(pod, self._foreign)
+
     def _project_node(self, node: Node) -> NodeFacts:
         return node_facts(node, self._families, self.nodes.get("", node.metadata.name))
 
@@ -130,6 +140,7 @@ class Feed:
                 if before is None or before.seen != item.seen:
                     self._sink.observe(item.seen)
             case Gone(item) if self.loaded:
+                self._foreign.release(item.seen.key.uid)
                 self._sink.note_admission(replace(item, admitted=True))
                 self._sink.observe(events.PodGone(item.seen.key.uid))
 
