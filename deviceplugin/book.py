@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from deviceplugin.tenants import Need, Tenant
+from deviceplugin.tenants import LOW_PRIORITY, Need, Tenant
 from gpuslice.devices.allocation import SliceShare
 from gpuslice.devices.requests import Role
 
@@ -55,6 +55,7 @@ class Grant:
     pod: str = ""
     """``namespace/name`` for messages."""
     shares: tuple[SliceShare, ...] = ()
+    priority: int = LOW_PRIORITY
     confirmed: bool = False
     """The kubelet's checkpoint has named this pod and container."""
     late: bool = True
@@ -273,7 +274,15 @@ class Book:
         else:
             self._progress.setdefault(tenant.uid, []).append(need.container)
             grant = Grant(
-                grant_id, self.resource, wanted, tenant.uid, need.container, identity, tenant.full_name, need.shares
+                id=grant_id,
+                resource=self.resource,
+                ids=wanted,
+                uid=tenant.uid,
+                container=need.container,
+                identity=identity,
+                pod=tenant.full_name,
+                shares=need.shares,
+                priority=need.priority,
             )
         self.grants[grant_id] = grant
         return grant
@@ -348,7 +357,13 @@ class Book:
         if grant is None or need is None:
             return None
         confirmed = replace(
-            grant, uid=tenant.uid, container=container, pod=tenant.full_name, shares=need.shares, confirmed=True
+            grant,
+            uid=tenant.uid,
+            container=container,
+            pod=tenant.full_name,
+            shares=need.shares,
+            priority=need.priority,
+            confirmed=True,
         )
         self.grants[grant_id] = confirmed
         if (grant.uid, grant.container) != (tenant.uid, container):

@@ -26,6 +26,7 @@ def limits_of(grant: Grant, core_policy: str) -> list[limits.DeviceLimit]:
             uuid=uuid,
             memory_mib=share.memory_mib,
             core_percent=share.core_percent,
+            priority=grant.priority,
             core_policy=_POLICIES[core_policy if share.core_percent else "off"],
         )
         for uuid, share in by_card.items()

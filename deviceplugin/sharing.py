@@ -108,6 +108,8 @@ def describe(grant: Grant, offers: Offers, settings: NodeSettings, paths: HostPa
     for mode in dict.fromkeys(mode_of(offers, grant, share) for share in grant.shares):
         shares = [share for share in grant.shares if mode_of(offers, grant, share) == mode]
         edits = edits.merged(MODES[mode](shares, paths))
+    if enforced_by_shim(offers, grant):
+        edits.env["CUDA_TASK_PRIORITY"] = str(grant.priority)
     edits.env[GRANT_VARIABLE] = grant.id
     edits.env["NVIDIA_VISIBLE_DEVICES"] = ",".join(share.card for share in grant.shares) or "void"
     if settings.pass_device_specs:

@@ -14,6 +14,9 @@ from gpuslice.devices.pods import Container, ContainerStatus, Pod
 from gpuslice.devices.quantity import whole_number
 from gpuslice.devices.requests import Role
 
+PRIORITY_RESOURCE = "nvidia.com/priority"
+LOW_PRIORITY = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -26,6 +29,8 @@ class Need:
     """How many device IDs the kubelet will ask for."""
     shares: tuple[SliceShare, ...] = ()
     """The scheduler's choice, in the order in which the container sees its cards; empty when there is none."""
+    priority: int = LOW_PRIORITY
+    """0 goes before 1 where containers compete for a card's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ def read_tenant(pod: Pod, *, node: str, resources: Collection[str], schedulers: 
                 f"container {container.name} asks for {count} {resource} but the reservation has {len(shares)}; "
                 "delete the pod so that it is scheduled anew"
             )
-        needs.append(Need(container.name, role, resource, count, shares))
+        needs.append(Need(container.name, role, resource, count, shares, _priority(container)))
     return Tenant(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
@@ -119,6 +124,12 @@ def _counts(container: Container, resources: Collection[str]) -> Iterator[tuple[
             continue
         if count:
             yield name, count
+
+
+def _priority(container: Container) -> int:
+    """Read HAMi's priority resource: 0 high, 1 low; anything else is low (the webhook refuses it)."""
+    quantity = container.resources.limits.get(PRIORITY_RESOURCE) if container.resources else None
+    return 0 if str(quantity) == "0" else LOW_PRIORITY
 
 
 def _reservation(pod: Pod, node: str, schedulers: Collection[str]) -> tuple[PodAllocation | None, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.nodeconfig import NodeSettings
+from gpuslice.devices import limits
 from gpuslice.devices.inventory import slice_id
 from simulator.kubelet.kubelet import Behaviour
 from simulator.kubelet.rig import FAST, Ask, Rig, gpu, node_rig, pod, quick
@@ -164,3 +165,16 @@ async def test_without_podresources_every_pod_of_ours_starts_and_an_unplaced_one
         await rig.api.until(lambda: "schedulerName" in str(rig.api.status(uids["stranger"])))
         worker = rig.kubelet.workers.get(uids["stranger"])
         assert worker is None or not worker.running()
+
+
+async def test_the_priority_of_a_container_reaches_its_limits(rig: Rig) -> None:
+    body = pod("p", Ask("high", (at(1, 1),)), Ask("low", (at(2, 1),)))
+    body["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/priority"] = 0
+    uid = rig.api.create(body)
+    await rig.running(uid)
+    found = {}
+    for name in ("high", "low"):
+        mounts = rig.kubelet.container(uid, name).creation.mounts
+        directory = next(Path(mount.host) for mount in mounts if mount.inside == "/var/run/gpuslice")
+        found[name] = limits.read_limits(directory / "limits")[0].priority
+    assert found == {"high": 0, "low": 1}
