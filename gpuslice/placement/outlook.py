@@ -97,7 +97,7 @@ class Observer:
     def outlook(self, fleet: Fleet) -> Outlook:
         """Return the outlook in force."""
         due = not self._fixed and self._since >= max(_FIRST, self._known // 2)
-        if due or self._layout != fleet.layout:
+        if due or self._layout != fleet.layout or len(self._outlook.kinds) != len(fleet.kinds):
             capacity = _capacity(fleet)
             if due or self._layout < 0 or _differ(self._outlook.capacity, capacity):
                 counts = dict(self._counts) if self._fixed or due else self._outlook.counts

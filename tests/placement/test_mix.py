@@ -11,6 +11,7 @@ from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.mix import Task, cpu_per_card, task_of, typical
 from gpuslice.placement.outlook import Outlook
 from gpuslice.placement.policies.fragments import Meter
+from gpuslice.placement.policies.registry import PolicyDefaults
 from tests.placement.build import ask, card, given, node, request, run, share
 
 HALF = Task(4000, 500, 1)
@@ -69,6 +70,16 @@ def test_the_ledger_learns_the_mix_and_takes_a_new_view_now_and_then() -> None:
     assert second is not first
     assert sum(second.counts.values()) >= 32
     assert ledger.outlook is second
+
+
+def test_a_card_that_changes_its_model_in_place_is_measured_anew() -> None:
+    """The same UUIDs under another model (a driver that renames it): a kind that the last view does not know."""
+    ledger = Ledger()
+    ledger.apply(node("n1", *(card(f"GPU-{n}", model="A") for n in range(2))))
+    assert run(ledger, "p", request(), defaults=PolicyDefaults()) is not None
+    ledger.apply(node("n1", *(card(f"GPU-{n}", model="B") for n in range(2))))
+    assert run(ledger, "q", request(), defaults=PolicyDefaults()) is not None
+    assert "nvidia\nB" in ledger.outlook.kinds
 
 
 @forall(
