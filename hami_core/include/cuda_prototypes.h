@@ -32,6 +32,7 @@ cu_result cuCtxGetCurrent(cu_context *context);
 cu_result cuCtxGetDevice(cu_device *device);
 cu_result cuCtxPushCurrent_v2(cu_context context);
 cu_result cuCtxPopCurrent_v2(cu_context *context);
+cu_result cuCtxGetLimit(size_t *value, int limit);
 cu_result cuCtxSetLimit(int limit, size_t value);
 
 /* Code. */

@@ -32,6 +32,7 @@ struct driver_table {
 	__typeof__(cuCtxGetDevice) *cuCtxGetDevice;
 	__typeof__(cuCtxPushCurrent_v2) *cuCtxPushCurrent_v2;
 	__typeof__(cuCtxPopCurrent_v2) *cuCtxPopCurrent_v2;
+	__typeof__(cuCtxGetLimit) *cuCtxGetLimit;
 	__typeof__(cuCtxSetLimit) *cuCtxSetLimit;
 	__typeof__(cuModuleLoad) *cuModuleLoad;
 	__typeof__(cuModuleLoadData) *cuModuleLoadData;

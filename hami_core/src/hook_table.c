@@ -262,6 +262,7 @@ const char *const driver_names[] = {
 	"cuCtxGetDevice",
 	"cuCtxPushCurrent_v2",
 	"cuCtxPopCurrent_v2",
+	"cuCtxGetLimit",
 	"cuCtxSetLimit",
 	"cuModuleLoad",
 	"cuModuleLoadData",
@@ -360,7 +361,7 @@ const char *const driver_names[] = {
 	"cuDeviceGraphMemTrim",
 	"cuDeviceGetGraphMemAttribute",
 };
-const unsigned driver_name_count = 122;
+const unsigned driver_name_count = 123;
 
 const char *const nvml_names[] = {
 	"nvmlInit_v2",

@@ -166,8 +166,14 @@ cuCtxSetLimit(int limit, size_t value)
 	if (!growth_begin(&growth)) {
 		return CU_OUT_OF_MEMORY;
 	}
+	size_t before = 0;
+	bool known =
+	    driver()->cuCtxGetLimit != NULL && driver()->cuCtxGetLimit(&before, limit) == CU_OK;
 	cu_result result = driver()->cuCtxSetLimit(limit, value);
 	if (result == CU_OK && !growth_end(&growth, &bytes)) {
+		if (known) {
+			driver()->cuCtxSetLimit(limit, before);
+		}
 		return CU_OUT_OF_MEMORY;
 	}
 	return result;

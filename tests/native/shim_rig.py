@@ -18,7 +18,7 @@ from gpuslice.devices.limits import MIB, DeviceLimit, State, read_state, write_l
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIM = ROOT / "hami_core"
-LIBRARY = SHIM / "build" / "libvgpu.so"
+LIBRARY = Path(os.environ.get("GPUSLICE_TEST_LIBRARY", SHIM / "build" / "libvgpu.so"))
 FAULTY_LIBRARY = SHIM / "build" / "tests" / "libvgpu-faults.so"
 CLIENT = SHIM / "build" / "tests" / "client"
 DRIVERS = Path(os.environ.get("GPUSLICE_TEST_DRIVERS", ROOT / "simulator" / "drivers"))
