@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,15 +42,25 @@ REQUIRED_TOOLS = {
 
 
 def check_machine() -> None:
-    """Check that this machine can run real nodes.
+    """Check that this machine can run real nodes; install what Debian has and the machine lacks.
 
     Raises:
-        ClusterError: Not root, or a program is missing; the message names the remedy.
+        ClusterError: Not root, or a program is missing and cannot be installed; the message names the remedy.
     """
     if os.geteuid() != 0:
         raise ClusterError("the cluster tests start real containers and need root: run `sudo make test-cluster`")
-    if missing := sorted({package for tool, package in REQUIRED_TOOLS.items() if shutil.which(tool) is None}):
-        raise ClusterError(f"programs are missing on this machine: apt-get install {' '.join(missing)}")
+    packages = _missing_packages()
+    if packages and shutil.which("apt-get"):
+        print(f"installing {' '.join(packages)}", flush=True)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *packages]):
+            subprocess.run(["apt-get", *command], check=False, env=environment, stdout=subprocess.DEVNULL)
+    if packages := _missing_packages():
+        raise ClusterError(f"programs are missing on this machine: apt-get install {' '.join(packages)}")
+
+
+def _missing_packages() -> list[str]:
+    return sorted({package for tool, package in REQUIRED_TOOLS.items() if shutil.which(tool) is None})
 
 
 class Node:
