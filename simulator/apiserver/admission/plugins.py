@@ -157,7 +157,13 @@ def check_quota(state: State, call: Call, operation: Operation, new: Object) -> 
 
 
 def _counts(name: str) -> bool:
-    return name in {"pods", "count/pods", "cpu", "memory"} or name.startswith(("requests.", "limits."))
+    """Tell whether the real server counts it: of extended resources only requests, never limits."""
+    limited = name.removeprefix("limits.")
+    return (
+        name in {"pods", "count/pods", "cpu", "memory"}
+        or name.startswith("requests.")
+        or (limited != name and "/" not in limited)
+    )
 
 
 def _amount(text: str | float) -> Fraction:

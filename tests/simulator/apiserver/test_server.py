@@ -229,6 +229,13 @@ def test_a_quota_stops_the_second_card(api: Client) -> None:
     assert f"exceeded quota: q, {said}" in codes[1].body["message"]
 
 
+def test_a_quota_on_limits_of_an_extended_resource_stops_nobody(api: Client) -> None:
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.nvidia.com/gpu": "0"}}}
+    api.post("/api/v1/namespaces/default/resourcequotas", quota)
+    container: dict[str, Any] = {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    assert api.post(PODS, pod("a", containers=[container])).code == 201
+
+
 def test_two_servers_do_not_meet(tmp_path: Path) -> None:
     with ServerThread(Options(data=tmp_path / "a")) as one, ServerThread(Options(data=tmp_path / "b")) as two:
         Client(one.url, ADMIN.token).post(MAPS, config_map("only-here"))
