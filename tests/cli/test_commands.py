@@ -19,7 +19,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         pytest.param(["inventory", "import", "absent.xml"], "absent.xml: file: No such file", id="a missing file"),
         pytest.param(["inventory", "import", "text.xml"], "nvidia-smi -q -x: XML:", id="not the output of nvidia-smi"),
-        pytest.param(["demo", "-f", "absent.yaml"], "absent.yaml: manifest:", id="a missing manifest"),
+        pytest.param(["demo", "-f", "absent.yaml"], "absent.yaml: file: No such file", id="a missing manifest"),
         pytest.param(["demo", "-f", "job.yaml"], "job.yaml: kind: Job is not Pod", id="a manifest that is no pod"),
         pytest.param(["demo", "--nodes", "text.xml"], "text.xml", id="an inventory that is none"),
         pytest.param(
