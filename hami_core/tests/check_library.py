@@ -1,4 +1,7 @@
-"""Gates on the built library: glibc ceiling, dependencies, exports, forbidden imports, size. Usage: check_library.py FILE"""
+"""Gate the built library: glibc ceiling, dependencies, exports, forbidden imports, size.
+
+Usage: check_library.py FILE
+"""
 
 import re
 import subprocess
