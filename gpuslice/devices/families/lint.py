@@ -222,8 +222,9 @@ def _fields(template: str) -> set[str] | None:
         return None
 
 
-def main(files: Sequence[str], output: TextIO = sys.stdout) -> int:
+def main(files: Sequence[str], output: TextIO | None = None) -> int:
     """Check files; prints every mistake, or a summary of each good file. Gives 0 when all are good, else 1."""
+    output = output or sys.stdout
     bad = 0
     for name in files:
         try:
