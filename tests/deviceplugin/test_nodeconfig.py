@@ -74,7 +74,7 @@ def test_a_wrong_file_is_refused_by_field(text: str, problem: str) -> None:
 
 
 def test_the_example_says_what_it_means() -> None:
-    content = (Path(__file__).resolve().parents[2] / "examples" / "node-config.yaml").read_text()
+    content = (Path(__file__).resolve().parents[2] / "examples" / "device-plugin" / "node-config.yaml").read_text()
     assert read(content, node="plain") == NodeSettings(card_rules=(("*H200*", {"mode": "exclusive"}),)), (
         "the defaults in the example are the defaults"
     )
