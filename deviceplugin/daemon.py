@@ -147,6 +147,7 @@ class Daemon:
                 group.create_task(self._shrink())
         finally:
             await self.mps.close()
+            self.node.close()
             await self._pod_resources.close()
             await self.cards.close()
             self._lock.release()

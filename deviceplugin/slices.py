@@ -158,8 +158,14 @@ class SliceBackend:
         for start in starts:
             if start.tenant is not None:
                 await self._admit(start.tenant, start.grant)
+        # From here to the record of ownership nothing may come between: another pod may have waited for the same slice.
         for start in starts:
-            self._deliver(start.grant)
+            if start.tenant is not None:
+                self._refuse_conflicts(start.tenant, start.grant)
+        for start in starts:
+            self._own(start.grant)
+        for start in starts:
+            await self._node.deliver(start.grant)
 
     async def _starts(self, ids: frozenset[str]) -> list[_Start]:
         entries = await checkpoint.read(self._node.plugin_directory)
@@ -243,12 +249,17 @@ class SliceBackend:
             f"{tenant.full_name} so that it is scheduled anew (deviceListStrategy cdi-cri avoids this)"
         )
 
-    async def _admit(self, tenant: Tenant, grant: Grant) -> None:
+    def _refuse_conflicts(self, tenant: Tenant, grant: Grant) -> None:
         node = self._node
-        slices = tuple(share.slice for share in grant.shares)
+        slices = [share.slice for share in grant.shares]
         for conflict in conflicts(tenant, slices, node.tenants.values(), node.has_started):
             node.metrics.guarded.labels(self.resource, "conflict").inc()
             raise Refused(node.report_conflict(conflict))
+
+    async def _admit(self, tenant: Tenant, grant: Grant) -> None:
+        node = self._node
+        slices = tuple(share.slice for share in grant.shares)
+        self._refuse_conflicts(tenant, grant)
         before = [other for other in node.tenants.values() if other.started or node.has_started(other.uid)]
         if problem := overload(tenant, grant.shares, before, node.offers):
             node.metrics.guarded.labels(self.resource, "overload").inc()
@@ -267,11 +278,9 @@ class SliceBackend:
             node.report_lingering(tenant, slices)
             raise
 
-    def _deliver(self, grant: Grant) -> None:
-        node = self._node
+    def _own(self, grant: Grant) -> None:
         # The kubelet's IDs may differ from the slices (it may ignore a preference): what is on the card counts.
-        node.guard.delivered((share.slice for share in grant.shares), Owner(grant.uid, grant.pod))
-        node.put_in_place(grant)
+        self._node.guard.delivered((share.slice for share in grant.shares), Owner(grant.uid, grant.pod))
 
     # -- start of the daemon --------------------------------------------------------------------------------------
 
@@ -281,4 +290,5 @@ class SliceBackend:
             if grant.resource == self.resource:
                 self.book.restore(grant)
                 if grant.shares and grant.confirmed:
-                    self._deliver(grant)
+                    self._own(grant)
+                    self._node.put_in_place(grant)

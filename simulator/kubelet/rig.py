@@ -117,6 +117,7 @@ class Plugin:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.node.close()
         await self.node.pod_resources.close()
 
     async def offer(self, changed: Machine | None = None, unhealthy: Sequence[str] = ()) -> None:

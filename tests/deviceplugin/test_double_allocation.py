@@ -106,6 +106,23 @@ async def test_2_a_process_that_never_ends_keeps_the_successor_waiting_and_both_
         await rig.running(second)
 
 
+async def test_2_two_successors_that_wait_for_one_slice_do_not_both_get_it(short_path: Path) -> None:
+    async with node_rig(short_path, behaviour=Behaviour(pace=FAST, pretend=True), guard_seconds=3) as rig:
+        first = rig.api.create(pod("first", Ask("c", (at(0, 0),))))
+        await rig.running(first)
+        procs = rig.kubelet.runtime.cgroup(first, "c") / "cgroup.procs"
+        rig.api.force_delete(first)
+        await rig.api.until(lambda: first not in rig.kubelet.workers and not procs.exists())
+        procs.parent.mkdir(parents=True)
+        procs.write_text("4242\n")
+        rivals = [rig.api.create(pod(f"rival{n}", Ask("c", (at(0, 0),)))) for n in range(2)]
+        await rig.api.until(lambda: rig.plugin.node.guard.waits == 2)
+        procs.write_text("")
+        await rig.api.until(lambda: any(rig.api.phase(uid) == "Running" for uid in rivals))
+        await rig.api.until(lambda: any("which still lives" in str(rig.api.status(uid)) for uid in rivals))
+        assert sorted(rig.api.phase(uid) for uid in rivals) == ["Pending", "Running"]
+
+
 async def test_3_a_new_plugin_process_offers_the_same_ids_and_knows_who_holds_them(rig: Rig) -> None:
     uids = [rig.api.create(pod(f"p{n}", Ask("c", (at(n, 0),)))) for n in range(4)]
     await rig.running(*uids)
