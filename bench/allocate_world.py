@@ -75,7 +75,7 @@ async def race(root: Path, allocations: int, *, seed: int, honour: bool = True, 
         while outcome.allocations < allocations:
             bodies = [_pod(f"p{number + n}", slices, chance) for n in range(AT_ONCE)]
             number += AT_ONCE
-            await _one_round(rig, bodies, outcome)
+            await _one_round(rig, bodies, chance.sample(range(AT_ONCE), AT_ONCE), outcome)
             slices.give(ask.slices[i] for asks, _ in bodies for ask in asks for i in range(len(ask.slices)))
         outcome.layers = _layers(rig)
     return outcome
@@ -87,8 +87,10 @@ def _pod(name: str, slices: Slices, chance: random.Random) -> tuple[tuple[Ask, .
     return asks, pod(name, *asks)
 
 
-async def _one_round(rig: Rig, bodies: list[tuple[tuple[Ask, ...], dict[str, Any]]], outcome: Outcome) -> None:
-    uids = [rig.api.create(body) for _, body in bodies]
+async def _one_round(
+    rig: Rig, bodies: list[tuple[tuple[Ask, ...], dict[str, Any]]], order: list[int], outcome: Outcome
+) -> None:
+    uids = rig.api.create_together([body for _, body in bodies], order)
     await rig.api.until(lambda: all(rig.api.phase(uid) in ("Running", "Failed") for uid in uids), 60)
     for uid, (asks, _) in zip(uids, bodies, strict=True):
         if rig.api.phase(uid) == "Failed":
