@@ -77,3 +77,15 @@ def test_no_variant_is_much_worse_than_fgd(capsys: pytest.CaptureFixture[str], t
     expected = published(trace, "fgd", 42)
     assert balanced["100"] >= expected["100"] - 0.2
     assert balanced["130"] >= expected["130"] - 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_loaded_cluster_refuses_little(capsys: pytest.CaptureFixture[str]) -> None:
+    """Pods come and go at 95 % load: whole nodes must stay for the pods that need them."""
+    arguments = ["--nodes", str(DATA / "openb_node_list_gpu_node.csv.gz"), "--policy", "balanced", "--seeds", "42-43"]
+    arguments += ["--pods", str(DATA / "openb_pod_list_default.csv.gz"), "--departures", "0.95", "--json"]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["mean"]["refused"] <= 0.4
+    assert set(found["refused_by_size"]) <= {"8"}
