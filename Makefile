@@ -24,6 +24,7 @@ $(VENV)/bootstrap/bin/uv: # only where uv is not on PATH
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
 	  || { echo "Python has no venv module here: apt-get install python3-venv, or install uv" >&2; exit 1; }
 	@echo "Installing uv into $(VENV)/bootstrap"
+	@$(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m venv $(VENV)/bootstrap
 	@$(VENV)/bootstrap/bin/pip install --quiet uv
 
