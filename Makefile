@@ -10,11 +10,10 @@ UV ?= $(shell command -v uv 2>/dev/null || echo $(VENV)/bootstrap/bin/uv)
 PYTHON ?= python3
 LIBRARY := gpuslice/lib/libvgpu.so
 DRIVERS := simulator/drivers/build/libcuda.so.1
-PYTHON_SOURCES := gpuslice deviceplugin extender webhook simulator cli bench tests proto
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/^bench-[a-z -]*:/bench-SUBJECT:/; s/:.*## /\t/' | expand -t 18
 
 # ---- set-up -------------------------------------------------------------------------------------
 

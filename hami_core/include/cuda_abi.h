@@ -1,5 +1,5 @@
 /* The part of the CUDA driver ABI that this library touches, written from the public documentation.
- * tests/abi_check.py compares every structure and every prototype with NVIDIA's headers of several
+ * gen/classify.py compares every structure and every prototype with NVIDIA's headers of several
  * toolkits.
  */
 #ifndef GPUSLICE_CUDA_ABI_H

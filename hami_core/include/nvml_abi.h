@@ -1,5 +1,5 @@
 /* The part of the NVML ABI that this library touches; compared with NVIDIA's header by
- * tests/abi_check.py. */
+ * gen/classify.py. */
 #ifndef GPUSLICE_NVML_ABI_H
 #define GPUSLICE_NVML_ABI_H
 
