@@ -106,7 +106,7 @@ class Extender:
                 dossier = self.engine.dossiers.get(uid)
                 if dossier is not None:
                     self._settled(uid, dossier.key.namespace)
-                    self.engine.dossiers.drop(uid)
+                self.engine.drop(uid)
         self._wake_for_quota()
 
     def loaded(self) -> None:

@@ -41,6 +41,9 @@ NOT_LEADING = "this replica does not lead any more"
 class Desk(Protocol):
     """What binding needs of the promises; see extender.promises."""
 
+    def bound_to(self, uid: str) -> str:
+        """Node to which the pod is certainly bound; empty otherwise."""
+
     def knows(self, uid: str) -> bool:
         """Whether the pod was filtered here."""
 
@@ -96,6 +99,9 @@ class Binder:
 
     async def _attempt(self, args: ExtenderBindingArgs) -> Outcome:
         uid = args.pod_uid
+        if bound_to := self._desk.bound_to(uid):
+            # A call repeated after its time-out: the first one did it.
+            return Outcome("" if bound_to == args.node else f"pod {_name(args)} is bound to {bound_to}")
         if not self._desk.knows(uid):
             problem = await self._learn(args)
             if problem is not None:

@@ -260,6 +260,12 @@ class Engine:
                 text += f". Closest is {nearest}: {figures}"
         return text
 
+    def drop(self, uid: str) -> None:
+        """Forget what is remembered of a pod that is gone."""
+        self.dossiers.drop(uid)
+        self._misses.pop(uid, None)
+        self._verdicts.pop(uid, None)
+
     def fits_elsewhere(self, dossier: Dossier, decision: Decision) -> bool:
         """Whether a pod refused by all nodes offered would fit on one that kube-scheduler did not offer."""
         if len(decision.codes) >= len(self.ledger.fleet.row_of):

@@ -31,6 +31,8 @@ from gpuslice.placement.events import NodeSeen, PodKey, PodSeen
 log = structlog.get_logger(__name__)
 
 DOMAIN_LABELS = ("topology.kubernetes.io/rack", "topology.kubernetes.io/zone")
+_MOST_MILLI = 10**12
+"""A billion cores; sums of these stay within 64 bits, whatever quantity somebody wrote."""
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -215,6 +217,6 @@ def _init_done(pod: Pod) -> bool:
 @lru_cache(maxsize=4096)
 def _milli(quantity: str | float) -> int:
     try:
-        return max(0, int(parse_quantity(quantity) * 1000))
+        return min(max(0, int(parse_quantity(quantity) * 1000)), _MOST_MILLI)
     except BadQuantity:
         return 0

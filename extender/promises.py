@@ -27,6 +27,7 @@ from gpuslice.placement.audit import Overcommitted
 from gpuslice.placement.decide import place
 from gpuslice.placement.events import PodKey
 from gpuslice.placement.explain import judge_cards
+from gpuslice.placement.holding import Holding, Phase
 from gpuslice.placement.preempt import Budgets
 from gpuslice.placement.rejection import Rejection
 
@@ -148,6 +149,11 @@ class Promises:
 
     # -- bind --------------------------------------------------------------------------------------------------------
 
+    def bound_to(self, uid: str) -> str:
+        """Node to which the pod is certainly bound; empty otherwise."""
+        held = self._ledger.holdings.get(uid)
+        return held.node if held is not None and held.phase is Phase.BOUND else ""
+
     def knows(self, uid: str) -> bool:
         """Whether the pod was filtered here."""
         return self.engine.dossiers.get(uid) is not None
@@ -181,6 +187,8 @@ class Promises:
         found = place(self._ledger, dossier.request, node, engine.terms.defaults, dossier.asker)
         if isinstance(found, Rejection):
             return f"node {node}: {found.reason}"
+        if held is not None and found is held.allocation and self._is_fresh(held):
+            return found
         if engine.quotas.apply_to(dossier.key.namespace):
             own = None if held is None else of_allocation(held.allocation, held.roles)
             if engine.quotas.excess(dossier.key.namespace, of_allocation(found, dossier.roles), own):
@@ -204,6 +212,11 @@ class Promises:
         except Overcommitted as error:
             return f"node {node}: {error}"
         return found
+
+    def _is_fresh(self, held: Holding) -> bool:
+        """Whether a share was taken a moment ago, so that its deadline need not be moved."""
+        left = None if held.expires_at is None else held.expires_at - self.engine.surroundings.clock()
+        return left is not None and left > 0.8 * self.engine.terms.assume_seconds
 
     def _written(self, dossier: Dossier, found: PodAllocation) -> BindingPlan:
         book = self._ledger.book(found.node)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuslice.cluster.resources import PODS
+from gpuslice.placement.holding import Phase
 from gpuslice.placement.rejection import TEXTS, Obstacle
 from simulator.apiserver.faults import matching
 from simulator.apiserver.server import ApiServer, running
@@ -147,3 +148,15 @@ async def test_a_node_whose_plugin_is_not_registered_takes_no_pod() -> None:
             error = await stand.bind(created, "n1")
         text = TEXTS[Obstacle.NOT_READY]
         assert (found["FailedAndUnresolvableNodes"], error) == ({"n1": text}, f"node n1: {text}")
+
+
+async def test_a_call_repeated_after_success_says_success_and_changes_nothing() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        await server.create(node("n2", 1))
+        created = await server.create(pod("a", container(memory_mib=16_384)))
+        async with standing(server) as stand:
+            answers = [await stand.bind(created, name) for name in ("n1", "n1", "n2")]
+            (holding,) = stand.ledger.holdings.values()
+            assert answers == ["", "", "pod default/a is bound to n1"]
+            assert (holding.node, holding.phase) == ("n1", Phase.BOUND)
