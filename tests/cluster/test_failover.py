@@ -1,6 +1,7 @@
 """Two scheduler pods: the one that holds the Lease works, the other takes over with what the first has promised."""
 
 import json
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -57,6 +58,19 @@ class Replica:
         if self.scheduler is not None:
             self.scheduler.kill()
 
+    def pause(self) -> None:
+        """Stop both processes where they stand, as a frozen machine would."""
+        for process in self._processes():
+            process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let both go on, with everything that they knew then."""
+        for process in self._processes():
+            process.signal(signal.SIGCONT)
+
+    def _processes(self) -> list[Supervised]:
+        return [self.extender.process, *([self.scheduler] if self.scheduler else [])]
+
     def is_ready(self) -> bool:
         with suppress(OSError):
             return self.extender.fetch("readyz")[0] == 200
@@ -95,27 +109,47 @@ def wait_bound(fleet: Fleet, count: int, *, within_seconds: float) -> None:
     )
 
 
-def test_the_other_pod_takes_over_when_one_dies(fleet: Fleet) -> None:
-    replicas = {name: Replica(fleet, name) for name in ("scheduler-a", "scheduler-b")}
+@pytest.fixture
+def replicas(fleet: Fleet) -> Iterator[tuple[Replica, Replica]]:
+    """Return two running replicas, the leading one first."""
+    both = [Replica(fleet, name) for name in ("scheduler-a", "scheduler-b")]
     try:
-        for replica in replicas.values():
+        for replica in both:
             replica.start()
-        wait_until(lambda: sum(r.is_ready() for r in replicas.values()) == 1, what="one leads", within_seconds=30)
-        first = next(replica for replica in replicas.values() if replica.is_ready())
+        wait_until(lambda: sum(r.is_ready() for r in both) == 1, what="one leads", within_seconds=30)
+        first = next(replica for replica in both if replica.is_ready())
         assert holder(fleet).startswith(f"{first.name}_")
-
-        fleet.create_pods([half_card(f"before-{number}") for number in range(NODES * CARDS)])
-        wait_bound(fleet, NODES * CARDS, within_seconds=30)
-
-        first.kill()
-        died = time.monotonic()
-        fleet.create_pods([half_card(f"after-{number}") for number in range(NODES * CARDS + 1)])
-        wait_bound(fleet, 2 * NODES * CARDS, within_seconds=60)
-        print(f"\nall pods bound {time.monotonic() - died:.1f} s after the leader died; lease of 3 s")
-        other = next(replica for replica in replicas.values() if replica is not first)
-        assert holder(fleet).startswith(f"{other.name}_")
-        assert not audit(fleet.bound(), fleet.admin.list("nodes"))
-        assert len(fleet.bound()) == 2 * NODES * CARDS, "the one pod too many waits"
+        yield first, next(replica for replica in both if replica is not first)
     finally:
-        for replica in replicas.values():
+        for replica in both:
             replica.kill()
+
+
+def test_the_other_pod_takes_over_when_one_dies(fleet: Fleet, replicas: tuple[Replica, Replica]) -> None:
+    first, other = replicas
+    fleet.create_pods([half_card(f"before-{number}") for number in range(NODES * CARDS)])
+    wait_bound(fleet, NODES * CARDS, within_seconds=30)
+
+    first.kill()
+    died = time.monotonic()
+    fleet.create_pods([half_card(f"after-{number}") for number in range(NODES * CARDS + 1)])
+    wait_bound(fleet, 2 * NODES * CARDS, within_seconds=60)
+    print(f"\nall pods bound {time.monotonic() - died:.1f} s after the leader died; lease of 3 s")
+    assert holder(fleet).startswith(f"{other.name}_")
+    assert not audit(fleet.bound(), fleet.admin.list("nodes"))
+    assert len(fleet.bound()) == 2 * NODES * CARDS, "the one pod too many waits"
+
+
+def test_a_leader_that_was_paused_gives_nothing_away_again(fleet: Fleet, replicas: tuple[Replica, Replica]) -> None:
+    first, other = replicas
+    first.pause()
+    fleet.create_pods([half_card(f"early-{number}") for number in range(NODES * CARDS)])
+    wait_bound(fleet, NODES * CARDS, within_seconds=60)
+    assert holder(fleet).startswith(f"{other.name}_")
+    first.resume()
+    # kube-scheduler ends itself when it finds its Lease lost; its extender lives and must not believe that it leads.
+    fleet.create_pods([half_card(f"late-{number}") for number in range(NODES * CARDS + 5)])
+    wait_bound(fleet, 2 * NODES * CARDS, within_seconds=60)
+    wait_until(lambda: not first.is_ready(), what="the paused one knows", within_seconds=15)
+    assert not audit(fleet.bound(), fleet.admin.list("nodes"))
+    assert len(fleet.bound()) == 2 * NODES * CARDS
