@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cluster
 
 NODES, CARDS, PODS = 100, 8, 500
 SCHEDULER = "gpuslice-scheduler"
+PARTITION_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,31 @@ def test_churn_with_the_extender_killed_and_the_api_server_restarted(fleet: Flee
     assert_books_agree(fleet)
 
 
+def test_killed_between_decision_and_binding(fleet: Fleet) -> None:
+    before = len(fleet.bound())
+    binding: list[str] = []
+
+    def note(verb: str, pod: str) -> None:
+        if verb == "bind":
+            binding.append(pod)
+
+    fleet.observer.before = note
+    # The extender decides and writes, but never learns what the API server made of it.
+    fleet.relay.silence()
+    fleet.create_pods([mixed(number) for number in range(1000, 1020)])
+    wait_until(lambda: len(binding) >= 5, what="bindings under way", within_seconds=30)
+    fleet.extender.kill()
+    fleet.relay.speak()
+    fleet.start_extender()
+    wait_until(
+        lambda: len(fleet.bound()) == before + 20,
+        what="every pod bound",
+        within_seconds=120,
+        explain=lambda: f"{len(fleet.bound())} of {len(fleet.pods())} bound",
+    )
+    assert_books_agree(fleet)
+
+
 @pytest.mark.slow
 def test_after_a_partition_the_books_still_agree(fleet: Fleet) -> None:
     before = len(fleet.bound())
@@ -101,7 +127,7 @@ def test_after_a_partition_the_books_still_agree(fleet: Fleet) -> None:
     fleet.create_pods([mixed(number) for number in range(2000, 2050)])
     for number in range(1, 100, 2):
         fleet.end_pod(f"pod-{number:04d}")
-    time.sleep(10)
+    time.sleep(PARTITION_SECONDS)
     fleet.relay.speak()
     wait_until(
         lambda: len(fleet.bound()) == before - 50 + 50,
