@@ -8,8 +8,6 @@ VENV := .venv
 PY := $(VENV)/bin/python
 UV ?= $(shell command -v uv 2>/dev/null || echo $(VENV)/bootstrap/bin/uv)
 PYTHON ?= python3
-LIBRARY := gpuslice/lib/libvgpu.so
-DRIVERS := simulator/drivers/build/libcuda.so.1
 
 .PHONY: help
 help: ## List the targets
