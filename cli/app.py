@@ -21,6 +21,7 @@ def build_app() -> App:
     devices = App(name="devices", help="Device families.")
     devices.command(lint)
     app.command(devices)
+    app.command(version)
     for name, purpose in PROGRAMS.items():
         app.command(_elsewhere, name=name, help=purpose)
     return app
@@ -33,6 +34,12 @@ PROGRAMS = {
     "webhook": "Admission: checks and completes pods with devices. See its own --help.",
 }
 """Listed here for the help page; `cli.main` starts them before this framework is loaded."""
+
+
+def version() -> int:
+    """Print the version."""
+    print(__version__)
+    return 0
 
 
 def _elsewhere() -> None:

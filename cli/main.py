@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from gpuslice import __version__
 from gpuslice.devices.errors import GpusliceError
 
 PROGRAMS = {
@@ -32,9 +31,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0] in PROGRAMS:
         program = cast("_Program", importlib.import_module(PROGRAMS[words[0]]))
         return program.main(words[1:])
-    if words == ["version"]:
-        print(__version__)
-        return 0
     from cli.app import build_app  # noqa: PLC0415  keeps daemons lean
 
     try:
