@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from bench.extender_world import pod_object, share_of
-from bench.harness import Figure, percentile, report, resident_mib
+from bench.harness import Figure, cpu_seconds, percentile, report, resident_mib
 
 TARGETS = {100: (0.5, 1.0), 1000: (0.7, 1.5), 5000: (1.5, 3.5)}
 PODS_PER_NODE = 4
@@ -79,6 +79,8 @@ class Result:
     refused: int = 0
     seconds: float = 0.0
     rss_mib: float = 0.0
+    cpu_ms: float = 0.0
+    """CPU time of the extender for one cycle, its share of the watches included."""
 
 
 def waiting_ms(head: bytes) -> float:
@@ -87,19 +89,21 @@ def waiting_ms(head: bytes) -> float:
     return float(rest.split(b"\r\n", 1)[0]) if found else 0.0
 
 
-def run_cycles(port: int, nodes: int, cycles: int) -> Result:
+def run_cycles(port: int, nodes: int, cycles: int, pid: int) -> Result:
     """Drive the extender for ``WARM_UP + cycles`` pods."""
     rng, result, connection = random.Random(7), Result(), Connection(port)
     names = json.dumps([f"node-{index:05d}" for index in range(nodes)]).encode()
     encode = msgspec.json.Encoder().encode
-    started = 0.0
+    started = used = 0.0
     for number in range(WARM_UP + cycles):
         if number == WARM_UP:
             result = Result()
-            started = time.perf_counter()
+            started, used = time.perf_counter(), cpu_seconds(pid)
         pod = pod_object(FIRST_POD + number, *share_of(rng))
         one_cycle(connection, pod, encode(pod), names, result)
     result.seconds = time.perf_counter() - started
+    result.cpu_ms = (cpu_seconds(pid) - used) * 1000 / cycles
+    result.rss_mib = resident_mib(pid)
     connection.close()
     return result
 
@@ -202,13 +206,11 @@ def measure(nodes: int, cycles: int, folder: Path, extra: list[str]) -> tuple[Re
             mine = read_ports(folder / "ours.json", ours)
             wait_ready(mine["metrics"])
             ready_seconds = time.monotonic() - started
-            result = run_cycles(mine["listen"], nodes, cycles)
-            result.rss_mib = resident_mib(ours.pid)
+            result = run_cycles(mine["listen"], nodes, cycles, ours.pid)
         with process(
             "bench.extender_trivial", f"http://127.0.0.1:{ports['listen']}", str(folder / "trivial.json")
         ) as other:
-            baseline = run_cycles(read_ports(folder / "trivial.json", other)["listen"], nodes, cycles)
-            baseline.rss_mib = resident_mib(other.pid)
+            baseline = run_cycles(read_ports(folder / "trivial.json", other)["listen"], nodes, cycles, other.pid)
         for file in folder.iterdir():
             file.unlink()
     return result, baseline, ready_seconds, ports["pods"]
@@ -225,6 +227,7 @@ def figures(nodes: int, ours: Result, baseline: Result, ready_seconds: float) ->
             found.append(Figure.compared(f"{part}_p{percent}_{nodes}", "ms", mine, theirs, target=target))
     rates = [len(result.cycle) / result.seconds for result in (ours, baseline)]
     found.append(Figure.compared(f"cycles_per_second_{nodes}", "1/s", *rates, target=500))
+    found.append(Figure.compared(f"extender_cpu_{nodes}", "ms/cycle", ours.cpu_ms, baseline.cpu_ms, target=2))
     found.append(Figure.compared(f"extender_rss_{nodes}", "MiB", ours.rss_mib, baseline.rss_mib, target=250))
     found.append(Figure.alone(f"extender_ready_{nodes}", "s", ready_seconds, target=5))
     return found

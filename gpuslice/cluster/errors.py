@@ -11,6 +11,7 @@ GpusliceError
 
 import msgspec
 
+from gpuslice.devices.decoding import UNREADABLE
 from gpuslice.devices.errors import GpusliceError, StaleWrite
 
 
@@ -71,7 +72,7 @@ def error_from_answer(request: str, status: int, body: bytes, retry_after: str |
     """Build the error of an answer with ``status`` >= 400; an unreadable body is quoted as it is."""
     try:
         parsed = msgspec.json.decode(body, type=_Status)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         parsed = _Status(reason="", message=body[:200].decode("utf-8", "replace"))
     error = _BY_STATUS.get(status, ApiError)(request, status, parsed.reason, parsed.message)
     if retry_after is not None and retry_after.isdigit():

@@ -10,7 +10,6 @@ take the Lease, also when we were paused in between.
 
 from collections.abc import Callable
 
-import msgspec
 import structlog
 
 from gpuslice.cluster.client import KubeClient
@@ -18,6 +17,7 @@ from gpuslice.cluster.errors import ApiError, Unreachable
 from gpuslice.cluster.lease import ElectionTerms, Lease
 from gpuslice.cluster.resources import LEASES
 from gpuslice.cluster.timing import REAL_TIME, Timing
+from gpuslice.devices.decoding import UNREADABLE
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +66,7 @@ class LeaseFollower:
         terms = self._terms
         try:
             lease = await self._client.get(LEASES, terms.name, Lease, namespace=terms.namespace)
-        except (ApiError, Unreachable, msgspec.MsgspecError) as error:
+        except (ApiError, Unreachable, *UNREADABLE) as error:
             log.warning("lease_not_read", lease=f"{terms.namespace}/{terms.name}", error=str(error))
         else:
             self._note(lease, started_at)

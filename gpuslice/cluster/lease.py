@@ -18,6 +18,7 @@ from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuslice.cluster.resources import LEASES
 from gpuslice.cluster.timing import REAL_TIME, Timing
+from gpuslice.devices.decoding import UNREADABLE
 from gpuslice.devices.pods import Metadata
 
 log = structlog.get_logger(__name__)
@@ -99,7 +100,7 @@ class LeaderElector:
                 self._renewed_at = started_at
             else:
                 self._renewed_at = None
-        except (ApiError, Unreachable, TimeoutError, msgspec.MsgspecError) as error:
+        except (ApiError, Unreachable, TimeoutError, *UNREADABLE) as error:
             log.warning(
                 "lease_attempt_failed",
                 lease=f"{self._terms.namespace}/{self._terms.name}",

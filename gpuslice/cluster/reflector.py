@@ -16,6 +16,7 @@ from gpuslice.cluster.backoff import Backoff
 from gpuslice.cluster.client import KubeClient, Scope
 from gpuslice.cluster.errors import ApiError, Expired, Unreachable
 from gpuslice.cluster.timing import REAL_TIME, Timing
+from gpuslice.devices.decoding import UNREADABLE
 from gpuslice.devices.errors import GpusliceError
 from gpuslice.devices.pods import Metadata
 
@@ -123,14 +124,16 @@ class Reflector(Generic[T]):
         """Follow the scope until cancelled; failures of the API server are waited out."""
         while True:
             try:
-                while not self._resource_version or self.listed_for < self._asked_for:
+                if not self._resource_version:
+                    await self._list()
+                while self.listed_for < self._asked_for:
                     await self._list()
                 await self._follow_until_told()
             except Expired:
                 log.info("watch_expired", resource=self._scope.resource.plural)
                 self._resource_version = ""
                 await self._sleep(self._backoff.next_seconds())
-            except (ApiError, Unreachable, msgspec.MsgspecError) as error:
+            except (ApiError, Unreachable, *UNREADABLE) as error:
                 await self._wait_after(error)
 
     def relist(self) -> int:
@@ -155,7 +158,7 @@ class Reflector(Generic[T]):
             following.result()
 
     async def _wait_after(self, error: Exception) -> None:
-        if isinstance(error, msgspec.MsgspecError):
+        if isinstance(error, UNREADABLE):
             self._resource_version = ""
         delay_seconds = self._backoff.next_seconds()
         if isinstance(error, ApiError) and error.retry_after_seconds is not None:
