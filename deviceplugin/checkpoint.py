@@ -7,7 +7,6 @@ the middle of a rewrite. Format: kubernetes pkg/kubelet/cm/devicemanager/checkpo
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import msgspec
 from google.protobuf.message import DecodeError
 
+from gpuslice.devices.decoding import UNREADABLE
 from gpuslice.proto.deviceplugin.v1beta1 import api_pb2 as pb
 
 FILE_NAME = "kubelet_internal_checkpoint"
@@ -64,7 +64,7 @@ class Entry:
     def _answer(self) -> pb.ContainerAllocateResponse:
         try:
             return pb.ContainerAllocateResponse.FromString(base64.b64decode(self.response, validate=True))
-        except (DecodeError, binascii.Error):
+        except (DecodeError, ValueError):
             return pb.ContainerAllocateResponse()
 
 
@@ -72,7 +72,7 @@ def parse(content: bytes) -> tuple[Entry, ...] | None:
     """Return all entries, or None when the content is not a checkpoint that we can read."""
     try:
         wire = _decoder.decode(content)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     return tuple(_entry(item) for item in wire.data.pod_device_entries or ())
 

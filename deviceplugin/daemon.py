@@ -37,6 +37,7 @@ from deviceplugin.settings import PluginSettings
 from deviceplugin.slices import SliceBackend
 from deviceplugin.tenants import Tenant
 from gpuslice.devices import pods
+from gpuslice.devices.decoding import UNREADABLE
 from gpuslice.devices.errors import BadConfiguration, GpusliceError
 
 if TYPE_CHECKING:
@@ -297,7 +298,7 @@ class Daemon:
         """The node's labels as last seen: a restart without an API server keeps its configuration."""
         try:
             return msgspec.json.decode((self.settings.state_dir / "labels.json").read_bytes(), type=dict[str, str])
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNREADABLE):
             return {}
 
     def _read_config(self) -> nodeconfig.NodeSettings:

@@ -24,6 +24,7 @@ from deviceplugin.backend import Edits
 from deviceplugin.book import Grant
 from deviceplugin.sharing import CONTAINER_LIBRARY, HostPaths
 from gpuslice.devices import limits
+from gpuslice.devices.decoding import UNREADABLE
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +99,7 @@ class Delivery:
         for path in sorted(self._records.glob("*.json"), key=lambda item: item.stat().st_mtime_ns):
             try:
                 yield _decoder.decode(path.read_bytes())
-            except (OSError, msgspec.MsgspecError) as error:
+            except (OSError, *UNREADABLE) as error:
                 log.warning("grant_record_unreadable", file=str(path), error=str(error))
 
     def sweep(self, known: frozenset[str]) -> int:

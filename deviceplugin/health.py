@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from gpuslice.devices.decoding import UNREADABLE
 from gpuslice.nvml.events import CardEvent, Probe, Signal
 
 # NVIDIA's catalogue marks these as caused by the application; the card is fine.
@@ -105,7 +106,7 @@ def restore(book: HealthBook, content: bytes, boot_id: str) -> bool:
     """Take over the state of an earlier process; tell whether it was of this boot and readable."""
     try:
         stored = msgspec.json.decode(content, type=_Stored)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return False
     if stored.boot_id != boot_id:
         return False

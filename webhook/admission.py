@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gpuslice.devices.decoding import UNREADABLE
 from gpuslice.devices.families import Families
 from gpuslice.devices.pods import Metadata, Resources
 from webhook.inspection import Findings, inspect_pod
@@ -183,5 +184,5 @@ def _decode(decoder: "msgspec.json.Decoder[_Object]", raw: msgspec.Raw, kind: st
     """
     try:
         return decoder.decode(raw)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise BadReview(f"the {kind} in the request is not readable: {error}") from error

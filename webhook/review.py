@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gpuslice.devices.decoding import UNREADABLE
 from gpuslice.devices.errors import GpusliceError
 
 API_VERSION = "admission.k8s.io/v1"
@@ -90,7 +91,7 @@ def decode_review(body: bytes) -> AdmissionRequest:
     """
     try:
         review = _decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise BadReview(f"the body is not an AdmissionReview: {error}") from error
     if review.api_version != API_VERSION:
         raise BadReview(f"apiVersion {review.api_version!r} is not {API_VERSION}; register the webhook for v1")

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from gpuslice.devices.decoding import UNREADABLE
 from webhook.pods import AdmittedPod
 from webhook.review import BadReview
 
@@ -39,5 +40,5 @@ def template_of(raw: msgspec.Raw, kind: str) -> AdmittedPod | None:
         if kind == "CronJob":
             return _cron_decoder.decode(raw).spec.job_template.spec.template
         return _workload_decoder.decode(raw).spec.template
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise BadReview(f"the {kind} in the request is not readable: {error}") from error

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from gpuslice.devices.allocation import PodAllocation, SliceShare
+from gpuslice.devices.decoding import UNREADABLE
 from gpuslice.devices.errors import BadAnnotation
 from gpuslice.devices.inventory import Card, MigProfile, NodeCards
 from gpuslice.devices.quantity import MAX_INT32
@@ -27,6 +28,8 @@ HAMI_BIND_TIME = "hami.io/bind-time"
 HAMI_NODE_REGISTER = "hami.io/node-nvidia-register"
 
 VERSION = 1
+_LONGEST_NUMBER = 10
+"""Digits of a slice number; Python refuses to read numbers of thousands of digits."""
 _Decoded = TypeVar("_Decoded")
 
 
@@ -122,7 +125,7 @@ def decode_allocation(owner: str, text: str) -> PodAllocation:
 
 def _share(owner: str, text: str, wire: _ShareWire) -> SliceShare:
     card, separator, number = wire.slice.rpartition("::")
-    if not (card and separator and number.isascii() and number.isdecimal()):
+    if not (card and separator and number.isascii() and number.isdecimal() and len(number) <= _LONGEST_NUMBER):
         raise BadAnnotation(owner, ALLOCATION, text, f"slice {wire.slice!r} is not <card uuid>::<number>")
     if wire.memory_mib < 0 or not 0 <= wire.cores <= 100:
         raise BadAnnotation(owner, ALLOCATION, text, "memoryMiB must be 0 or more, cores 0 to 100")
@@ -217,7 +220,7 @@ def _card_from_wire(wire: _CardWire) -> Card:
 def _decode(owner: str, key: str, text: str, decode: Callable[[str], _Decoded]) -> _Decoded:
     try:
         return decode(text)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise BadAnnotation(owner, key, text, str(error)) from error
 
 

@@ -42,12 +42,12 @@ def test_a_checkpoint_is_read_in_every_version(content: bytes, ids: set[str] | N
     assert [set(entry.ids) for entry in entries] == ([] if ids is None else [ids])
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"Data": 3}', b"\xff\xfe", file(7)])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"Data": 3}', b"\xff\xfe", file(7), b'{"x":' * 50_000])
 def test_a_damaged_checkpoint_is_no_checkpoint(content: bytes) -> None:
     assert checkpoint.parse(content) is None
 
 
-@pytest.mark.parametrize("response", ["", "***", base64.b64encode(b"\xff\xff\xff").decode()])
+@pytest.mark.parametrize("response", ["", "***", "Ā", base64.b64encode(b"\xff\xff\xff").decode()])
 def test_a_damaged_answer_has_no_environment(response: str) -> None:
     entries = checkpoint.parse(file(["a"], response))
     assert entries is not None

@@ -88,6 +88,12 @@ def test_the_allocation_reads_as_documented() -> None:
         pytest.param(
             '{"v":1,"node":"n","containers":{"c":[{"slice":"GPU-a::1","memoryMiB":-5}]}}', "memoryMiB", id="less than 0"
         ),
+        pytest.param(
+            f'{{"v":1,"node":"n","containers":{{"c":[{{"slice":"GPU-a::{"9" * 5000}"}}]}}}}',
+            "slice",
+            id="more digits than Python reads",
+        ),
+        pytest.param('{"x":' * 50_000, "recursion", id="nested too deeply"),
     ],
 )
 def test_an_unreadable_allocation_says_why(text: str, problem: str) -> None:
@@ -112,6 +118,7 @@ def test_an_unreadable_allocation_says_why(text: str, problem: str) -> None:
             id="links of another size",
         ),
         pytest.param('{"v":1,"cards":[{"uuid":"a","memoryMiB":-1,"slots":1,"cores":1}]}', "0 or more", id="negative"),
+        pytest.param('{"x":' * 50_000, "recursion", id="nested too deeply"),
     ],
 )
 def test_an_unreadable_inventory_says_why(text: str, problem: str) -> None:

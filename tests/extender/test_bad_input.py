@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from extender.binding import Outcome
 from extender.engine import Engine, Surroundings, Terms
+from extender.facts import cpu_milli_of
 from extender.gate import Gate
 from extender.metrics import Metrics
 from extender.promises import Promises
@@ -21,6 +23,7 @@ from extender.routes import FastPath, build_app
 from extender.verbs import MAX_BODY_BYTES, Verbs
 from extender.wire import ExtenderBindingArgs, ExtenderPreemptionArgs
 from gpuslice.devices.families import load_builtin
+from gpuslice.devices.pods import Pod
 from gpuslice.placement import events
 from gpuslice.service.listener import open_socket, serve_http
 from tests.extender.objects import cards_of, container, pod
@@ -188,3 +191,9 @@ def test_the_published_routes_hold_under_schemathesis(case: Any) -> None:
     answer = case.call()
     assert answer.status_code < 500
     assert answer.headers["content-length"] == [str(len(answer.content))]
+
+
+def test_quantities_no_machine_has_are_held_to_what_sums_can_carry() -> None:
+    """The API server keeps up to 2^63 - 1 cores as they were written."""
+    hungry = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": str(2**63 - 1)}}}]}}
+    assert 0 < cpu_milli_of(msgspec.convert(hungry, Pod)) * 20_000 < 2**63

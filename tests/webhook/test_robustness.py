@@ -122,3 +122,8 @@ def test_any_object_is_answered_or_refused(new: Any, old: Any, operation: str, s
 def test_any_bytes_are_refused(raw: bytes) -> None:
     with pytest.raises(BadReview):
         decode_review(raw)
+
+
+def test_a_body_nested_too_deeply_is_a_bad_review() -> None:
+    with pytest.raises(BadReview, match="recursion"):
+        decode_review(b'{"kind":' * 50_000)

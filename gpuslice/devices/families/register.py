@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from gpuslice.devices.annotations import CARDS, decode_cards
+from gpuslice.devices.decoding import UNREADABLE
 from gpuslice.devices.errors import BadAnnotation, BadQuantity
 from gpuslice.devices.families.family import Family
 from gpuslice.devices.families.loader import Families
@@ -264,7 +265,7 @@ _Wire = TypeVar("_Wire")
 def _decode(node: Node, family: Family, text: str, kind: type[_Wire]) -> _Wire:
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise _unreadable(node, family, text, str(error)) from error
 
 
