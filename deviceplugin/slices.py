@@ -114,12 +114,13 @@ class SliceBackend:
     def _unmanaged(self, grant: Grant, tenant: Tenant | None) -> Grant:
         """Apply the node's policy to a pod that our scheduler did not place here.
 
-        Where nobody said who is being admitted, it may still be one of ours: then only PreStartContainer, which knows,
-        may refuse.
+        Where nobody said who is being admitted, or our view does not have that pod (the API server is out of reach, or
+        slow), it may still be one of ours, which an error here would fail for good: then only PreStartContainer, which
+        knows and is tried again, may refuse.
         """
         if self._node.settings.unmanaged == "deny":
             late = sharing.names_cards_late(self._node.settings.device_list_strategy)
-            if late and not self._listed:
+            if late and (tenant is None or not self._listed):
                 return grant
             self.book.withdraw(grant.id)
             raise Refused(

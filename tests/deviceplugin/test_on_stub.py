@@ -4,11 +4,13 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from deviceplugin.nodeconfig import NodeSettings
 from gpuslice.devices import limits
 from gpuslice.devices.inventory import slice_id
+from gpuslice.devices.pods import Pod
 from simulator.kubelet.kubelet import Behaviour
 from simulator.kubelet.rig import FAST, Ask, Rig, gpu, node_rig, pod, quick
 
@@ -103,6 +105,22 @@ async def test_a_pod_that_the_scheduler_did_not_place_fails_with_a_remedy(rig: R
     uid = rig.api.create(pod("p", Ask("c", (at(1, 1),)), reserved=False))
     await rig.api.until(lambda: rig.api.phase(uid) == "Failed")
     assert "set spec.schedulerName to gpuslice-scheduler" in rig.api.status(uid)["message"]
+
+
+async def test_a_pod_that_our_view_lacks_for_a_while_starts_when_it_is_seen(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server is out of reach of the plugin, not of the kubelet: an error in Allocate would fail the pod."""
+    monkeypatch.setattr("deviceplugin.slices._WATCH_SECONDS", 0.1)
+    show, rig.api.plugin_sees = rig.api.plugin_sees, lambda _pod: None
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),), 7000)))
+    await rig.api.until(lambda: "CreateContainerConfigError" in str(rig.api.status(uid)))
+    assert rig.api.phase(uid) == "Pending"
+    rig.api.plugin_sees = show
+    show(msgspec.convert(rig.api.bodies[uid], Pod))
+    await rig.running(uid)
+    assert rig.cards(uid, "c") == [gpu(1)]
+    assert rig.env(uid, "c")["CUDA_DEVICE_MEMORY_LIMIT_0"] == "7000m"
 
 
 async def test_a_pod_reserved_on_another_node_is_refused(rig: Rig) -> None:
