@@ -2,12 +2,13 @@
 """What the stub kubelet needs of an API server: follow its pods, report pods and node."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
 from gpuslice.cluster.client import KubeClient, Scope
-from gpuslice.cluster.errors import ApiError, Conflict, NotFound, Unreachable
+from gpuslice.cluster.errors import ApiError, Conflict, Unreachable
 from gpuslice.cluster.reflector import Changed, Gone, Listed, Reflector
 from gpuslice.cluster.resources import NODES, PODS
 from simulator.kubelet.podview import PodObject
@@ -134,25 +135,30 @@ class ClusterApi:
         """Patch the pod's status, for exactly this UID."""
         namespace, name = pod.key
         body = {"metadata": {"uid": pod.uid}, "status": dict(status)}
-        for attempt in range(_ATTEMPTS):
-            try:
-                await self._client.patch(PODS, name, body, namespace=namespace, subresource="status")
-            except NotFound:
-                return
-            except (ApiError, Unreachable):
-                await asyncio.sleep(0.1 * 2**attempt)
-            else:
-                return
+
+        async def write() -> None:
+            await self._client.patch(PODS, name, body, namespace=namespace, subresource="status")
+
+        await _until_written(write)
 
     async def confirm_deleted(self, pod: PodObject) -> None:
         """Delete with no grace, for exactly this UID."""
         namespace, name = pod.key
-        for attempt in range(_ATTEMPTS):
-            try:
-                await self._client.delete(PODS, name, namespace=namespace, uid=pod.uid, grace_seconds=0)
-            except (NotFound, Conflict):
+
+        async def write() -> None:
+            await self._client.delete(PODS, name, namespace=namespace, uid=pod.uid, grace_seconds=0)
+
+        await _until_written(write)
+
+
+async def _until_written(write: Callable[[], Awaitable[object]]) -> None:
+    """Try for as long as the API server is out of reach, as a kubelet does; what cannot succeed is left."""
+    for attempt in itertools.count():
+        try:
+            await write()
+        except (ApiError, Unreachable) as error:
+            if isinstance(error, ApiError) and not error.is_transient:
                 return
-            except (ApiError, Unreachable):
-                await asyncio.sleep(0.1 * 2**attempt)
-            else:
-                return
+            await asyncio.sleep(min(0.1 * 2 ** min(attempt, 6), 5.0))
+        else:
+            return
