@@ -8,7 +8,7 @@
 #include "driver.h"
 #include "limits.h"
 #include "nvml_view.h"
-#include "process.h"
+#include "state.h"
 
 #define TURN_NS (250 * NS_PER_MS)
 #define ONE_Q16 65536
@@ -87,20 +87,6 @@ correct(struct device *device, uint64_t measured_ns, uint64_t charged_ns)
 	__atomic_store_n(&device->row->bias_q16, bias, __ATOMIC_RELAXED);
 }
 
-static bool
-is_own(uint32_t pid)
-{
-	const struct state_file *file = state_file();
-	for (uint32_t i = 0; i < file->header.slots_high && i < MAX_SLOTS; i++) {
-		uint64_t owner = __atomic_load_n(&file->slots[i].owner, __ATOMIC_ACQUIRE);
-		if (owner != 0 &&
-		    (process_owner_pid(owner) == pid || file->slots[i].host_pid == pid)) {
-			return true;
-		}
-	}
-	return false;
-}
-
 static struct view
 read_nvml(struct device *device)
 {
@@ -120,7 +106,7 @@ read_nvml(struct device *device)
 	unsigned periods = 0;
 	unsigned long long period_us = 0;
 	for (unsigned int i = 0; i < count && i < MAX_SAMPLES; i++) {
-		bool own = is_own(samples[i].pid);
+		bool own = state_owns_pid(samples[i].pid);
 		periods += samples[i].stamp_us != period_us;
 		period_us = samples[i].stamp_us;
 		view.valid = view.valid || own;

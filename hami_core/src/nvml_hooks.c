@@ -4,24 +4,12 @@
  * A device that is not limited is answered by the real NVML. Errors of the real NVML are passed on
  * unchanged.
  */
-#include <string.h>
-
 #include "devices.h"
 #include "driver.h"
 #include "hooks.h"
+#include "nvml_view.h"
 #include "process.h"
 #include "quota.h"
-
-/* Is the device limited? */
-static bool
-limited_device(nvml_device handle, struct device *device)
-{
-	char text[96] = "";
-	uint8_t uuid[16];
-	return nvml()->nvmlDeviceGetUUID != NULL &&
-	       nvml()->nvmlDeviceGetUUID(handle, text, sizeof text) == NVML_OK &&
-	       uuid_parse(text, uuid) && device_for_view(uuid, device);
-}
 
 struct share {
 	unsigned long long total, used, free;
@@ -47,7 +35,7 @@ nvmlDeviceGetMemoryInfo(nvml_device handle, struct nvml_memory *memory)
 	}
 	nvml_result result = nvml()->nvmlDeviceGetMemoryInfo(handle, memory);
 	struct device device;
-	if (result == NVML_OK && limited_device(handle, &device)) {
+	if (result == NVML_OK && nvml_limited_device(handle, &device)) {
 		struct share share = share_of(&device, memory->total, memory->free);
 		*memory = (struct nvml_memory){share.total, share.total - share.used, share.used};
 	}
@@ -62,7 +50,7 @@ nvmlDeviceGetMemoryInfo_v2(nvml_device handle, struct nvml_memory_v2 *memory)
 	}
 	nvml_result result = nvml()->nvmlDeviceGetMemoryInfo_v2(handle, memory);
 	struct device device;
-	if (result == NVML_OK && limited_device(handle, &device)) {
+	if (result == NVML_OK && nvml_limited_device(handle, &device)) {
 		struct share share = share_of(&device, memory->total, memory->free);
 		memory->total = share.total;
 		memory->reserved = 0;
@@ -139,7 +127,7 @@ nvmlDeviceGetComputeRunningProcesses(nvml_device handle, unsigned int *count,
 				     struct nvml_process_v1 *list)
 {
 	struct device device;
-	if (count != NULL && limited_device(handle, &device)) {
+	if (count != NULL && nvml_limited_device(handle, &device)) {
 		return list_processes(&device, count, list, visit_v1);
 	}
 	return nvml()->nvmlDeviceGetComputeRunningProcesses == NULL
@@ -152,7 +140,7 @@ nvmlDeviceGetComputeRunningProcesses_v2(nvml_device handle, unsigned int *count,
 					struct nvml_process *list)
 {
 	struct device device;
-	if (count != NULL && limited_device(handle, &device)) {
+	if (count != NULL && nvml_limited_device(handle, &device)) {
 		return list_processes(&device, count, list, visit_v2);
 	}
 	return nvml()->nvmlDeviceGetComputeRunningProcesses_v2 == NULL
@@ -165,7 +153,7 @@ nvmlDeviceGetComputeRunningProcesses_v3(nvml_device handle, unsigned int *count,
 					struct nvml_process *list)
 {
 	struct device device;
-	if (count != NULL && limited_device(handle, &device)) {
+	if (count != NULL && nvml_limited_device(handle, &device)) {
 		return list_processes(&device, count, list, visit_v2);
 	}
 	return nvml()->nvmlDeviceGetComputeRunningProcesses_v3 == NULL
@@ -177,7 +165,7 @@ EXPORTED nvml_result
 nvmlDeviceGetRunningProcessDetailList(nvml_device handle, struct nvml_process_detail_list *list)
 {
 	struct device device;
-	if (list != NULL && limited_device(handle, &device)) {
+	if (list != NULL && nvml_limited_device(handle, &device)) {
 		return list_processes(&device, &list->count, list->entries, visit_detail);
 	}
 	return nvml()->nvmlDeviceGetRunningProcessDetailList == NULL
@@ -190,7 +178,7 @@ nvmlDeviceGetGraphicsRunningProcesses(nvml_device handle, unsigned int *count,
 				      struct nvml_process_v1 *list)
 {
 	struct device device;
-	if (count != NULL && limited_device(handle, &device)) {
+	if (count != NULL && nvml_limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetGraphicsRunningProcesses == NULL
@@ -203,7 +191,7 @@ nvmlDeviceGetGraphicsRunningProcesses_v2(nvml_device handle, unsigned int *count
 					 struct nvml_process *list)
 {
 	struct device device;
-	if (count != NULL && limited_device(handle, &device)) {
+	if (count != NULL && nvml_limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetGraphicsRunningProcesses_v2 == NULL
@@ -216,7 +204,7 @@ nvmlDeviceGetGraphicsRunningProcesses_v3(nvml_device handle, unsigned int *count
 					 struct nvml_process *list)
 {
 	struct device device;
-	if (count != NULL && limited_device(handle, &device)) {
+	if (count != NULL && nvml_limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetGraphicsRunningProcesses_v3 == NULL
@@ -229,7 +217,7 @@ nvmlDeviceGetMPSComputeRunningProcesses(nvml_device handle, unsigned int *count,
 					struct nvml_process_v1 *list)
 {
 	struct device device;
-	if (count != NULL && limited_device(handle, &device)) {
+	if (count != NULL && nvml_limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetMPSComputeRunningProcesses == NULL
@@ -242,7 +230,7 @@ nvmlDeviceGetMPSComputeRunningProcesses_v2(nvml_device handle, unsigned int *cou
 					   struct nvml_process *list)
 {
 	struct device device;
-	if (count != NULL && limited_device(handle, &device)) {
+	if (count != NULL && nvml_limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetMPSComputeRunningProcesses_v2 == NULL
@@ -255,7 +243,7 @@ nvmlDeviceGetMPSComputeRunningProcesses_v3(nvml_device handle, unsigned int *cou
 					   struct nvml_process *list)
 {
 	struct device device;
-	if (count != NULL && limited_device(handle, &device)) {
+	if (count != NULL && nvml_limited_device(handle, &device)) {
 		return list_none(count);
 	}
 	return nvml()->nvmlDeviceGetMPSComputeRunningProcesses_v3 == NULL

@@ -5,37 +5,12 @@
  * it.
  */
 #include <stdbool.h>
-#include <string.h>
 #include <time.h>
 
 #include "devices.h"
 #include "driver.h"
 #include "hooks.h"
-#include "process.h"
-
-static bool
-limited_device(nvml_device handle, struct device *device)
-{
-	char text[96] = "";
-	uint8_t uuid[16];
-	return nvml()->nvmlDeviceGetUUID != NULL &&
-	       nvml()->nvmlDeviceGetUUID(handle, text, sizeof text) == NVML_OK &&
-	       uuid_parse(text, uuid) && device_for_view(uuid, device);
-}
-
-static bool
-is_own_pid(uint32_t pid)
-{
-	const struct state_file *file = state_file();
-	for (uint32_t i = 0; i < file->header.slots_high && i < MAX_SLOTS; i++) {
-		uint64_t owner = __atomic_load_n(&file->slots[i].owner, __ATOMIC_ACQUIRE);
-		if (owner != 0 &&
-		    (process_owner_pid(owner) == pid || file->slots[i].host_pid == pid)) {
-			return true;
-		}
-	}
-	return false;
-}
+#include "nvml_view.h"
 
 EXPORTED nvml_result
 nvmlDeviceGetProcessUtilization(nvml_device handle, struct nvml_process_sample *samples,
@@ -47,12 +22,12 @@ nvmlDeviceGetProcessUtilization(nvml_device handle, struct nvml_process_sample *
 	nvml_result result =
 	    nvml()->nvmlDeviceGetProcessUtilization(handle, samples, count, last_seen_us);
 	struct device device;
-	if (result != NVML_OK || samples == NULL || !limited_device(handle, &device)) {
+	if (result != NVML_OK || samples == NULL || !nvml_limited_device(handle, &device)) {
 		return result;
 	}
 	unsigned int kept = 0;
 	for (unsigned int i = 0; i < *count; i++) {
-		if (is_own_pid(samples[i].pid)) {
+		if (state_owns_pid(samples[i].pid)) {
 			samples[kept++] = samples[i];
 		}
 	}
@@ -69,12 +44,12 @@ nvmlDeviceGetProcessesUtilizationInfo(nvml_device handle, struct nvml_processes_
 	nvml_result result = nvml()->nvmlDeviceGetProcessesUtilizationInfo(handle, info);
 	struct device device;
 	if (result != NVML_OK || info == NULL || info->entries == NULL ||
-	    !limited_device(handle, &device)) {
+	    !nvml_limited_device(handle, &device)) {
 		return result;
 	}
 	unsigned int kept = 0;
 	for (unsigned int i = 0; i < info->count; i++) {
-		if (is_own_pid(info->entries[i].pid)) {
+		if (state_owns_pid(info->entries[i].pid)) {
 			info->entries[kept++] = info->entries[i];
 		}
 	}
@@ -117,7 +92,7 @@ nvmlDeviceGetUtilizationRates(nvml_device handle, struct nvml_utilization *rates
 	nvml_result result = nvml()->nvmlDeviceGetUtilizationRates(handle, rates);
 	struct device device;
 	struct limit limit;
-	if (result == NVML_OK && limited_device(handle, &device)) {
+	if (result == NVML_OK && nvml_limited_device(handle, &device)) {
 		limits_read(device.limits_row, &limit);
 		if (limit.core_q16 > 0 && limit.core_q16 < FULL_CORES_Q16 &&
 		    limit.core_policy != POLICY_OFF) {

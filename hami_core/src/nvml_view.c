@@ -35,3 +35,13 @@ nvml_close(void)
 {
 	nvml()->nvmlShutdown();
 }
+
+bool
+nvml_limited_device(nvml_device handle, struct device *device)
+{
+	char text[96] = "";
+	uint8_t uuid[16];
+	return nvml()->nvmlDeviceGetUUID != NULL &&
+	       nvml()->nvmlDeviceGetUUID(handle, text, sizeof text) == NVML_OK &&
+	       uuid_parse(text, uuid) && device_for_view(uuid, device);
+}

@@ -323,6 +323,19 @@ state_slot(void)
 	return slot;
 }
 
+bool
+state_owns_pid(uint32_t pid)
+{
+	for (uint32_t i = 0; i < mapped->header.slots_high && i < MAX_SLOTS; i++) {
+		uint64_t owner = __atomic_load_n(&mapped->slots[i].owner, __ATOMIC_ACQUIRE);
+		if (owner != 0 &&
+		    (process_owner_pid(owner) == pid || mapped->slots[i].host_pid == pid)) {
+			return true;
+		}
+	}
+	return false;
+}
+
 unsigned
 state_device_index(const struct state_device *device)
 {

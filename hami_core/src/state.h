@@ -31,6 +31,9 @@ unsigned state_reap(void);
 /* The whole file, or NULL before state_open. */
 struct state_file *state_file(void);
 
+/* Is it a process of this allocation, by the pid we know it under or by the host's? */
+bool state_owns_pid(uint32_t pid);
+
 /* Sum over the kinds of what a slot holds of a device. */
 uint64_t state_slot_bytes(const struct slot *slot, unsigned device);
 
