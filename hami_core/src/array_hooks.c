@@ -152,16 +152,6 @@ cuMipmappedArrayCreate(cu_mipmap *mipmap, const struct cu_array3d_descriptor *de
 	return result;
 }
 
-static void
-forget_when_done(cu_result result, bool known, const struct block *block)
-{
-	if (known && result == CU_OK) {
-		charge_forget(block);
-	} else if (known) {
-		block_put(block);
-	}
-}
-
 EXPORTED cu_result
 cuArrayDestroy(cu_array array)
 {
@@ -171,7 +161,7 @@ cuArrayDestroy(cu_array array)
 	struct block block;
 	bool known = block_take(SPACE_ARRAY, (uint64_t)(uintptr_t)array, &block);
 	cu_result result = driver()->cuArrayDestroy(array);
-	forget_when_done(result, known, &block);
+	charge_freed(result, known, &block);
 	return result;
 }
 
@@ -184,6 +174,6 @@ cuMipmappedArrayDestroy(cu_mipmap mipmap)
 	struct block block;
 	bool known = block_take(SPACE_ARRAY, (uint64_t)(uintptr_t)mipmap, &block);
 	cu_result result = driver()->cuMipmappedArrayDestroy(mipmap);
-	forget_when_done(result, known, &block);
+	charge_freed(result, known, &block);
 	return result;
 }

@@ -35,4 +35,8 @@ void charge_remember(const struct device *device, enum block_space space, uint64
 /* Give back what a block was charged. */
 void charge_forget(const struct block *block);
 
+/* The driver has answered the free of a block, which was taken out of the table if it was known:
+ * give its charge back, or put it back when it still lives. */
+void charge_freed(cu_result result, bool known, const struct block *block);
+
 #endif

@@ -214,11 +214,7 @@ cuGraphExecDestroy(cu_graph_exec exec)
 	struct block block;
 	bool known = block_take(SPACE_GRAPH, (uint64_t)(uintptr_t)exec, &block);
 	cu_result result = driver()->cuGraphExecDestroy(exec);
-	if (known && result == CU_OK) {
-		charge_forget(&block);
-	} else if (known) {
-		block_put(&block);
-	}
+	charge_freed(result, known, &block);
 	return result;
 }
 

@@ -122,6 +122,18 @@ cuMemAlloc_v2(cu_deviceptr *address, size_t bytes)
 	return result;
 }
 
+/* The driver has answered an allocation that was charged: remember the block, or refund it. */
+static cu_result
+charged(struct device *device, unsigned kind, uint64_t size, cu_result result, uint64_t address)
+{
+	if (result != CU_OK) {
+		quota_refund(device, kind, size);
+	} else {
+		charge_remember(device, SPACE_ADDRESS, address, kind, size, current_owner());
+	}
+	return result;
+}
+
 EXPORTED cu_result
 cuMemAlloc(cu_deviceptr_v1 *address, unsigned int bytes)
 {
@@ -197,12 +209,7 @@ cuMemAllocPitch(cu_deviceptr_v1 *address, unsigned int *pitch, unsigned int widt
 		return CU_OUT_OF_MEMORY;
 	}
 	cu_result result = real(address, pitch, width, height, element);
-	if (result != CU_OK) {
-		quota_refund(device, KIND_DATA, size);
-	} else {
-		charge_remember(device, SPACE_ADDRESS, *address, KIND_DATA, size, current_owner());
-	}
-	return result;
+	return charged(device, KIND_DATA, size, result, result == CU_OK ? *address : 0);
 }
 
 EXPORTED cu_result
@@ -213,17 +220,12 @@ cuMemAllocManaged(cu_deviceptr *address, size_t bytes, unsigned int flags)
 	if (real == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	if (!quota_charge(device, KIND_MANAGED, charge_size(bytes))) {
+	uint64_t size = charge_size(bytes);
+	if (!quota_charge(device, KIND_MANAGED, size)) {
 		return CU_OUT_OF_MEMORY;
 	}
 	cu_result result = real(address, bytes, flags);
-	if (result != CU_OK) {
-		quota_refund(device, KIND_MANAGED, charge_size(bytes));
-	} else {
-		charge_remember(device, SPACE_ADDRESS, *address, KIND_MANAGED, charge_size(bytes),
-				current_owner());
-	}
-	return result;
+	return charged(device, KIND_MANAGED, size, result, result == CU_OK ? *address : 0);
 }
 
 EXPORTED cu_result
@@ -234,17 +236,9 @@ cuMemFree_v2(cu_deviceptr address)
 	if (real == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	if (!block_take(SPACE_ADDRESS, address, &block)) {
-		return real(address);
-	}
+	bool known = block_take(SPACE_ADDRESS, address, &block);
 	cu_result result = real(address);
-	if (result != CU_OK) {
-		block_put(&block);
-	} else if (block.kind == KIND_POOL) {
-		pools_settle((cu_pool)(uintptr_t)block.owner);
-	} else {
-		charge_forget(&block);
-	}
+	charge_freed(result, known, &block);
 	return result;
 }
 
@@ -258,10 +252,6 @@ cuMemFree(cu_deviceptr_v1 address)
 	}
 	bool known = block_take(SPACE_ADDRESS, address, &block);
 	cu_result result = real(address);
-	if (known && result == CU_OK) {
-		charge_forget(&block);
-	} else if (known) {
-		block_put(&block);
-	}
+	charge_freed(result, known, &block);
 	return result;
 }

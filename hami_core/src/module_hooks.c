@@ -118,16 +118,6 @@ cuLibraryLoadFromFile(cu_library *library, const char *path, void *jit, void **j
 	return finish_library(result, &growth, library);
 }
 
-static void
-unloaded(cu_result result, bool known, const struct block *block)
-{
-	if (known && result == CU_OK) {
-		charge_forget(block);
-	} else if (known) {
-		block_put(block);
-	}
-}
-
 EXPORTED cu_result
 cuModuleUnload(cu_module module)
 {
@@ -137,7 +127,7 @@ cuModuleUnload(cu_module module)
 	struct block block;
 	bool known = block_take(SPACE_MODULE, (uint64_t)(uintptr_t)module, &block);
 	cu_result result = driver()->cuModuleUnload(module);
-	unloaded(result, known, &block);
+	charge_freed(result, known, &block);
 	return result;
 }
 
@@ -150,7 +140,7 @@ cuLibraryUnload(cu_library library)
 	struct block block;
 	bool known = block_take(SPACE_MODULE, (uint64_t)(uintptr_t)library, &block);
 	cu_result result = driver()->cuLibraryUnload(library);
-	unloaded(result, known, &block);
+	charge_freed(result, known, &block);
 	return result;
 }
 

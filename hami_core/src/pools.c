@@ -308,16 +308,7 @@ release(cu_deviceptr address, cu_stream stream, enum pool_kind kind)
 	struct block block;
 	bool known = block_take(SPACE_ADDRESS, address, &block);
 	cu_result result = free_async(address, stream, kind);
-	if (!known) {
-		return result;
-	}
-	if (result != CU_OK) {
-		block_put(&block);
-	} else if (block.kind == KIND_POOL) {
-		pools_settle((cu_pool)(uintptr_t)block.owner);
-	} else {
-		charge_forget(&block);
-	}
+	charge_freed(result, known, &block);
 	return result;
 }
 
