@@ -4,6 +4,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Daemons start many times in demo, tests and benchmarks; without compiled modules each start costs seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 PY := $(VENV)/bin/python
 UV ?= $(shell command -v uv 2>/dev/null || echo $(VENV)/bootstrap/bin/uv)
