@@ -109,6 +109,27 @@ layout_changed(uint32_t card)
 	events_post(card, EVENT_MIG, 0, UINT32_MAX, UINT32_MAX);
 }
 
+/* Make an instance of a profile, at a place when one is named, else at the first that is free. */
+static nvml_result
+create_instance(const struct handle *handle, unsigned id, const struct nvml_placement *place,
+		void **out)
+{
+	struct card *card = &region()->inventory.cards[handle->card];
+	const struct mig_profile *profile = profile_by_id(card, id);
+	if (profile == NULL || !card->mig_enabled) {
+		return NVML_NOT_SUPPORTED;
+	}
+	region_lock();
+	int gi = place == NULL ? card_add_instance(card, profile->name, NULL)
+			       : card_add_instance_at(card, profile->name, place->start);
+	if (gi >= 0) {
+		layout_changed(handle->card);
+		*out = &instance_marks[handle->card][gi + 1][0];
+	}
+	region_unlock();
+	return gi >= 0 ? NVML_OK : NVML_INSUFFICIENT_RESOURCES;
+}
+
 nvml_result
 fake_nvmlDeviceCreateGpuInstance(void *device, unsigned id, void **out)
 {
@@ -117,19 +138,7 @@ fake_nvmlDeviceCreateGpuInstance(void *device, unsigned id, void **out)
 	if (result != NVML_OK || out == NULL) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
-	struct card *card = &region()->inventory.cards[handle->card];
-	const struct mig_profile *profile = profile_by_id(card, id);
-	if (profile == NULL || !card->mig_enabled) {
-		return NVML_NOT_SUPPORTED;
-	}
-	region_lock();
-	int gi = card_add_instance(card, profile->name, NULL);
-	if (gi >= 0) {
-		layout_changed(handle->card);
-		*out = &instance_marks[handle->card][gi + 1][0];
-	}
-	region_unlock();
-	return gi >= 0 ? NVML_OK : NVML_INSUFFICIENT_RESOURCES;
+	return create_instance(handle, id, NULL, out);
 }
 
 static bool
@@ -180,19 +189,7 @@ fake_nvmlDeviceCreateGpuInstanceWithPlacement(void *device, unsigned id,
 	if (result != NVML_OK || out == NULL || place == NULL) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
-	struct card *card = &region()->inventory.cards[handle->card];
-	const struct mig_profile *profile = profile_by_id(card, id);
-	if (profile == NULL || !card->mig_enabled) {
-		return NVML_NOT_SUPPORTED;
-	}
-	region_lock();
-	int gi = card_add_instance_at(card, profile->name, place->start);
-	if (gi >= 0) {
-		layout_changed(handle->card);
-		*out = &instance_marks[handle->card][gi + 1][0];
-	}
-	region_unlock();
-	return gi >= 0 ? NVML_OK : NVML_INSUFFICIENT_RESOURCES;
+	return create_instance(handle, id, place, out);
 }
 
 nvml_result
