@@ -28,15 +28,47 @@ static const int constants[162] = {
     [132] = 0,         [133] = 0,     [141] = 0,      [144] = 0,     [145] = 0,
 };
 
+/* What follows from the card's model. */
 static bool
-by_card(const struct gpu *gpu, int attribute, int *value)
+by_model(const struct card_model *model, int attribute, int *value)
 {
-	const struct card *card = gpu_card(gpu);
-	const struct card_model *model = card_model(card);
 	switch (attribute) {
 	case 13:
 		*value = (int)model->clock_mhz * 1000;
 		return true;
+	case 36:
+		*value = (int)model->memory_clock_mhz * 1000;
+		return true;
+	case 37:
+		*value = (int)model->bus_width;
+		return true;
+	case 39:
+		*value = (int)model->threads_per_sm;
+		return true;
+	case 75:
+		*value = model->cc_major;
+		return true;
+	case 76:
+		*value = model->cc_minor;
+		return true;
+	case 120:
+	case 127:
+		*value = model->cc_major >= 9;
+		return true;
+	case 139:
+		*value = (int)(model->pci_device << 16 | 0x10DE);
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* What is this very card's own. */
+static bool
+by_card(const struct gpu *gpu, int attribute, int *value)
+{
+	const struct card *card = gpu_card(gpu);
+	switch (attribute) {
 	case 16:
 		*value = (int)domain_sm_count(gpu->domain);
 		return true;
@@ -49,39 +81,17 @@ by_card(const struct gpu *gpu, int attribute, int *value)
 	case 34:
 		*value = (int)card->pci_device;
 		return true;
-	case 36:
-		*value = (int)model->memory_clock_mhz * 1000;
-		return true;
-	case 37:
-		*value = (int)model->bus_width;
-		return true;
-	case 39:
-		*value = (int)model->threads_per_sm;
-		return true;
 	case 50:
 		*value = (int)card->pci_domain;
-		return true;
-	case 75:
-		*value = model->cc_major;
-		return true;
-	case 76:
-		*value = model->cc_minor;
 		return true;
 	case 85:
 		*value = (int)gpu->card;
 		return true;
-	case 120:
-	case 127:
-		*value = model->cc_major >= 9;
-		return true;
 	case 134:
 		*value = card->numa;
 		return true;
-	case 139:
-		*value = (int)(model->pci_device << 16 | 0x10DE);
-		return true;
 	default:
-		return false;
+		return by_model(card_model(card), attribute, value);
 	}
 }
 
