@@ -163,24 +163,26 @@ cuLaunchCooperativeKernel_ptsz(cu_function function, unsigned int grid_x, unsign
 }
 
 static __attribute__((noinline)) cu_result
-limited_cuLaunchKernelEx(const struct cu_launch_config *config, cu_function function, void **params,
-			 void **extra)
+limited_launch_ex(const struct cu_launch_config *config, cu_function function, void **params,
+		  void **extra, bool per_thread)
 {
-	if (driver()->cuLaunchKernelEx == NULL) {
+	cu_result (*real)(const struct cu_launch_config *, cu_function, void **, void **) =
+	    per_thread ? driver()->cuLaunchKernelEx_ptsz : driver()->cuLaunchKernelEx;
+	if (real == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
 	if (config == NULL) {
-		return driver()->cuLaunchKernelEx(config, function, params, extra);
+		return real(config, function, params, extra);
 	}
 	struct launch launch = {function,
 				grid_blocks(config->grid_x, config->grid_y, config->grid_z),
 				config->block_x * config->block_y * config->block_z,
 				config->stream,
-				false,
+				per_thread,
 				NULL,
 				0};
 	compute_begin(&launch);
-	cu_result result = driver()->cuLaunchKernelEx(config, function, params, extra);
+	cu_result result = real(config, function, params, extra);
 	compute_end(&launch, result);
 	return result;
 }
@@ -192,51 +194,7 @@ cuLaunchKernelEx(const struct cu_launch_config *config, cu_function function, vo
 	if (compute_is_open()) {
 		return driver_loaded.cuLaunchKernelEx(config, function, params, extra);
 	}
-	return limited_cuLaunchKernelEx(config, function, params, extra);
-}
-
-EXPORTED cu_result
-cuGraphLaunch(cu_graph_exec exec, cu_stream stream)
-{
-	if (driver()->cuGraphLaunch == NULL) {
-		return CU_NOT_SUPPORTED;
-	}
-	struct launch launch = {exec, 0, 0, stream, false, NULL, 0};
-	bool limited = !compute_is_open();
-	if (limited) {
-		compute_begin(&launch);
-	}
-	cu_result result = driver()->cuGraphLaunch(exec, stream);
-	if (limited) {
-		compute_end(&launch, result);
-	}
-	if (result == CU_OK) {
-		graph_started(exec);
-	}
-	return result;
-}
-
-static __attribute__((noinline)) cu_result
-limited_cuLaunchKernelEx_ptsz(const struct cu_launch_config *config, cu_function function,
-			      void **params, void **extra)
-{
-	if (driver()->cuLaunchKernelEx_ptsz == NULL) {
-		return CU_NOT_SUPPORTED;
-	}
-	if (config == NULL) {
-		return driver()->cuLaunchKernelEx_ptsz(config, function, params, extra);
-	}
-	struct launch launch = {function,
-				grid_blocks(config->grid_x, config->grid_y, config->grid_z),
-				config->block_x * config->block_y * config->block_z,
-				config->stream,
-				true,
-				NULL,
-				0};
-	compute_begin(&launch);
-	cu_result result = driver()->cuLaunchKernelEx_ptsz(config, function, params, extra);
-	compute_end(&launch, result);
-	return result;
+	return limited_launch_ex(config, function, params, extra, false);
 }
 
 EXPORTED cu_result
@@ -246,21 +204,23 @@ cuLaunchKernelEx_ptsz(const struct cu_launch_config *config, cu_function functio
 	if (compute_is_open()) {
 		return driver_loaded.cuLaunchKernelEx_ptsz(config, function, params, extra);
 	}
-	return limited_cuLaunchKernelEx_ptsz(config, function, params, extra);
+	return limited_launch_ex(config, function, params, extra, true);
 }
 
-EXPORTED cu_result
-cuGraphLaunch_ptsz(cu_graph_exec exec, cu_stream stream)
+static cu_result
+launch_graph(cu_graph_exec exec, cu_stream stream, bool per_thread)
 {
-	if (driver()->cuGraphLaunch_ptsz == NULL) {
+	cu_result (*real)(cu_graph_exec, cu_stream) =
+	    per_thread ? driver()->cuGraphLaunch_ptsz : driver()->cuGraphLaunch;
+	if (real == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	struct launch launch = {exec, 0, 0, stream, true, NULL, 0};
+	struct launch launch = {exec, 0, 0, stream, per_thread, NULL, 0};
 	bool limited = !compute_is_open();
 	if (limited) {
 		compute_begin(&launch);
 	}
-	cu_result result = driver()->cuGraphLaunch_ptsz(exec, stream);
+	cu_result result = real(exec, stream);
 	if (limited) {
 		compute_end(&launch, result);
 	}
@@ -268,6 +228,18 @@ cuGraphLaunch_ptsz(cu_graph_exec exec, cu_stream stream)
 		graph_started(exec);
 	}
 	return result;
+}
+
+EXPORTED cu_result
+cuGraphLaunch(cu_graph_exec exec, cu_stream stream)
+{
+	return launch_graph(exec, stream, false);
+}
+
+EXPORTED cu_result
+cuGraphLaunch_ptsz(cu_graph_exec exec, cu_stream stream)
+{
+	return launch_graph(exec, stream, true);
 }
 
 /* Launches on several devices at once (removed in CUDA 13): each device's share is waited for in
