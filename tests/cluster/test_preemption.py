@@ -9,8 +9,8 @@ import pytest
 
 from tests.cluster.harness import pods
 from tests.cluster.harness.api import Json
-from tests.cluster.harness.fleet import CARD_MIB, Fleet
-from tests.cluster.harness.process import wait_until
+from tests.cluster.harness.fleet import CARD_MIB, Fleet, running_fleet
+from tests.cluster.harness.process import hold, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -21,9 +21,7 @@ STEADY_SECONDS = 5.0
 
 @pytest.fixture(scope="module")
 def whole_fleet() -> Iterator[Fleet]:
-    fleet = Fleet(nodes=10, cards=1)
-    try:
-        fleet.start()
+    with running_fleet(nodes=10, cards=1) as fleet:
         for name, value, policy in (
             ("low", 10, "PreemptLowerPriority"),
             ("lower", 5, "PreemptLowerPriority"),
@@ -32,8 +30,6 @@ def whole_fleet() -> Iterator[Fleet]:
         ):
             fleet.create_priority(name, value, policy=policy)
         yield fleet
-    finally:
-        fleet.stop()
 
 
 @pytest.fixture
@@ -136,8 +132,11 @@ def test_many_at_once_take_no_victim_without_a_beneficiary(fleet: Fleet) -> None
         within_seconds=60,
         explain=lambda: str(sorted(names(fleet))),
     )
-    time.sleep(STEADY_SECONDS)
-    assert sum(name.startswith("worker") for name in names(fleet)) == 20
+    hold(
+        lambda: sum(name.startswith("worker") for name in names(fleet)) == 20,
+        what="twenty victims for twenty pods",
+        for_seconds=STEADY_SECONDS,
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,6 +160,6 @@ def test_nobody_is_evicted_for(fleet: Fleet, priority: str, labels: str) -> None
     )
     place(fleet, [on_one_card(f"worker-{n}", QUARTER, "low") for n in range(4)])
     fleet.create_pods([on_one_card("urgent-0", QUARTER, priority)])
-    time.sleep(STEADY_SECONDS)
-    assert names(fleet) == {"worker-0", "worker-1", "worker-2", "worker-3", "urgent-0"}
+    everybody = {"worker-0", "worker-1", "worker-2", "worker-3", "urgent-0"}
+    hold(lambda: names(fleet) == everybody, what="nobody evicted", for_seconds=STEADY_SECONDS)
     assert not fleet.admin.get("pods", "default", "urgent-0")["spec"].get("nodeName")

@@ -6,8 +6,9 @@ The nodes have cards, are Ready and stay so. Pods are scheduled and bound by the
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpuslice.devices.annotations import encode_cards
@@ -181,3 +182,14 @@ class Fleet:
         query = "?gracePeriodSeconds=0"
         self.admin.request("DELETE", path_of("pods", namespace) + query, {"gracePeriodSeconds": 0})
         wait_until(lambda: not self.pods(namespace), what="no pods left", within_seconds=60)
+
+
+@contextmanager
+def running_fleet(*, nodes: int, cards: int) -> Iterator[Fleet]:
+    """Start a fleet and stop it at the end, also when it did not come up."""
+    fleet = Fleet(nodes=nodes, cards=cards)
+    try:
+        fleet.start()
+        yield fleet
+    finally:
+        fleet.stop()

@@ -145,6 +145,19 @@ def wait_until(
         time.sleep(POLL_SECONDS)
 
 
+def hold(probe: Callable[[], bool], *, what: str, for_seconds: float) -> None:
+    """Check again and again that something stays so.
+
+    Raises:
+        ClusterError: It was not so at some moment.
+    """
+    deadline = time.monotonic() + for_seconds
+    while time.monotonic() < deadline:
+        if not probe():
+            raise ClusterError(f"{what}: no longer so")
+        time.sleep(POLL_SECONDS)
+
+
 def children_of(pid: int) -> list[int]:
     """Return the process ids of the direct children of a process; none if it is gone."""
     found: list[int] = []
