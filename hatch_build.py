@@ -32,9 +32,7 @@ def build_all() -> None:
 
 
 def _make(folder: Path) -> None:
-    done = subprocess.run(
-        ["make", "-C", str(folder), "-s", "-j2"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["make", "-C", str(folder), "-s", "-j2"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.stderr.write(done.stdout + done.stderr)
         raise SystemExit(f"gpuslice: make -C {folder.name} failed; the compiler's words are above")

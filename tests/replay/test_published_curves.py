@@ -61,7 +61,7 @@ def test_ours_pack_better(capsys: pytest.CaptureFixture[str], policy: str, at_10
         pytest.param("best-fit", 92.8, 93.0, id="best-fit"),
         pytest.param("fgd", 95.2, 95.35, id="fgd"),
         pytest.param("fgd-plus", 95.8, 95.9, id="fgd-plus"),
-        pytest.param("balanced", 95.3, 95.4, id="balanced"),
+        pytest.param("balanced", 95.2, 95.3, id="balanced"),
     ],
 )
 def test_mean_of_ten_seeds(capsys: pytest.CaptureFixture[str], policy: str, at_100: float, at_130: float) -> None:
