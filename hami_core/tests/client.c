@@ -29,15 +29,13 @@
 
 #include "cuda_abi.h"
 #include "nvml_abi.h"
+#include "client_blocks.h"
 #include "client_race.h"
 
 cu_result cuModuleGetFunction(cu_function *function, cu_module module, const char *name);
 cu_result cuCtxSynchronize(void);
 cu_result cuCtxSetCurrent(cu_context context);
 cu_result cuGraphDestroy(cu_graph graph);
-cu_result cuMemAddressReserve(cu_deviceptr *address, size_t bytes, size_t align, cu_deviceptr hint,
-			      unsigned long long f);
-cu_result cuMemAddressFree(cu_deviceptr address, size_t bytes);
 cu_result cuStreamSynchronize(cu_stream stream);
 nvml_result nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvml_device *device);
 
@@ -47,19 +45,11 @@ void gpuslice_fake_clock_leave(void) __attribute__((weak));
 
 #define MAX_HELD 300000
 
-struct held {
-	char kind[12];
-	cu_deviceptr address;
-	uint64_t handle;
-	size_t bytes;
-};
-
 static struct held held[MAX_HELD];
 static size_t held_count;
 static cu_device current;
 static cu_function function;
 static cu_stream capture_stream;
-static cu_pool own_pool;
 
 static long long
 now_ns(void)
@@ -78,98 +68,6 @@ cpu_ns(void)
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-static int
-alloc_vmm(struct held *block, size_t bytes)
-{
-	struct cu_allocation_prop prop = {.type = CU_ALLOCATION_PINNED,
-					  .location = {CU_LOCATION_DEVICE, current}};
-	cu_handle handle;
-	int result = cuMemCreate(&handle, bytes, &prop, 0);
-	block->handle = handle;
-	if (result == CU_OK) {
-		cuMemAddressReserve(&block->address, bytes, 0, 0, 0);
-		result = cuMemMap(block->address, bytes, 0, handle, 0);
-		cuMemRelease(handle);
-	}
-	return result;
-}
-
-static int
-alloc_kind(const char *kind, size_t bytes, struct held *block)
-{
-	size_t pitch;
-	cu_array array = NULL;
-	cu_mipmap mipmap = NULL;
-	int result = CU_INVALID_VALUE;
-	if (strcmp(kind, "plain") == 0) {
-		return cuMemAlloc_v2(&block->address, bytes);
-	}
-	if (strcmp(kind, "pitch") == 0) {
-		return cuMemAllocPitch_v2(&block->address, &pitch, bytes / 1024, 1024, 4);
-	}
-	if (strcmp(kind, "managed") == 0) {
-		return cuMemAllocManaged(&block->address, bytes, CU_ATTACH_GLOBAL);
-	}
-	if (strcmp(kind, "async") == 0) {
-		return cuMemAllocAsync(&block->address, bytes, NULL);
-	}
-	if (strcmp(kind, "pool") == 0) {
-		struct cu_pool_props props = {.allocation_type = 1,
-					      .location = {CU_LOCATION_DEVICE, current}};
-		if (own_pool == NULL && (result = cuMemPoolCreate(&own_pool, &props)) != CU_OK) {
-			return result;
-		}
-		return cuMemAllocFromPoolAsync(&block->address, bytes, own_pool, NULL);
-	}
-	if (strcmp(kind, "vmm") == 0) {
-		return alloc_vmm(block, bytes);
-	}
-	if (strcmp(kind, "array") == 0) {
-		struct cu_array_descriptor d = {
-		    .width = 4096, .height = bytes / 16384, .format = 0x20, .channels = 1};
-		result = cuArrayCreate_v2(&array, &d);
-	} else if (strcmp(kind, "array3d") == 0) {
-		struct cu_array3d_descriptor d = {.width = 1024,
-						  .height = 256,
-						  .depth = bytes / 1048576,
-						  .format = 0x20,
-						  .channels = 1};
-		result = cuArray3DCreate_v2(&array, &d);
-	} else if (strcmp(kind, "mipmap") == 0) {
-		struct cu_array3d_descriptor d = {.width = 1024,
-						  .height = bytes / 4096,
-						  .depth = 0,
-						  .format = 0x20,
-						  .channels = 1};
-		result = cuMipmappedArrayCreate(&mipmap, &d, 3);
-		array = (cu_array)mipmap;
-	}
-	block->handle = (uint64_t)(uintptr_t)array;
-	return result;
-}
-
-static int
-free_block(const struct held *block)
-{
-	if (strcmp(block->kind, "vmm") == 0) {
-		int result = cuMemUnmap(block->address, block->bytes);
-		cuMemAddressFree(block->address, block->bytes);
-		return result;
-	}
-	if (strncmp(block->kind, "array", 5) == 0) {
-		return cuArrayDestroy((cu_array)(uintptr_t)block->handle);
-	}
-	if (strcmp(block->kind, "mipmap") == 0) {
-		return cuMipmappedArrayDestroy((cu_mipmap)(uintptr_t)block->handle);
-	}
-	if (strcmp(block->kind, "async") == 0 || strcmp(block->kind, "pool") == 0) {
-		int result = cuMemFreeAsync(block->address, NULL);
-		cuStreamSynchronize(NULL);
-		return result;
-	}
-	return cuMemFree_v2(block->address);
-}
-
 static void
 do_alloc(const char *rest)
 {
@@ -177,7 +75,7 @@ do_alloc(const char *rest)
 	unsigned long long bytes = 0;
 	sscanf(rest, "%11s %llu", block.kind, &bytes);
 	block.bytes = bytes;
-	int result = alloc_kind(block.kind, bytes, &block);
+	int result = block_alloc(&block, current);
 	if (result == CU_OK && held_count < MAX_HELD) {
 		held[held_count++] = block;
 	}
@@ -371,7 +269,7 @@ do_free(const char *how)
 	} else if (strcmp(block->kind, "context") == 0) {
 		printf("%d\n", cuCtxDestroy_v2((cu_context)(uintptr_t)block->handle));
 	} else {
-		printf("%d\n", free_block(block));
+		printf("%d\n", block_free(block));
 	}
 }
 
@@ -392,64 +290,115 @@ do_total(cu_device device)
 	printf("%d %zu\n", result, bytes);
 }
 
+/* One line, read: the command, its operands as words and as numbers, and the line itself. */
+struct command {
+	char word[24], a[64], b[64];
+	unsigned long long x, y, z;
+	char *line;
+};
+
+static void
+free_all(void)
+{
+	while (held_count > 0) {
+		block_free(&held[--held_count]);
+	}
+	printf("0\n");
+}
+
+/* Each of these answers the commands of its kind; false: not one of them. */
+static bool
+execute_memory(const struct command *c)
+{
+	if (strcmp(c->word, "alloc") == 0) {
+		do_alloc(c->line + 6);
+	} else if (strcmp(c->word, "free") == 0) {
+		do_free("");
+	} else if (strcmp(c->word, "freeas") == 0) {
+		do_free(c->a);
+	} else if (strcmp(c->word, "freeall") == 0) {
+		free_all();
+	} else if (strcmp(c->word, "badfree") == 0) {
+		printf("%d\n", cuMemFree_v2(c->x));
+	} else if (strcmp(c->word, "fill") == 0) {
+		do_fill(c->x);
+	} else if (strcmp(c->word, "race") == 0) {
+		client_race(c->x, c->y);
+	} else if (strcmp(c->word, "threads") == 0) {
+		client_race_threads(c->x, c->y, c->z);
+	} else if (strcmp(c->word, "cycle") == 0) {
+		do_cycle(c->x, c->y, c->z);
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static bool
+execute_launch(const struct command *c)
+{
+	if (strcmp(c->word, "kernel") == 0) {
+		do_kernel(c->a);
+	} else if (strcmp(c->word, "launch") == 0) {
+		do_launch(c->x, strcmp(c->b, "sync") == 0, 1);
+	} else if (strcmp(c->word, "biglaunch") == 0) {
+		do_launch(c->x, false, 65536);
+	} else if (strcmp(c->word, "run") == 0) {
+		do_run((double)c->x, strcmp(c->b, "sync") == 0);
+	} else if (strcmp(c->word, "graph") == 0) {
+		do_graph(c->x);
+	} else if (strcmp(c->word, "wait") == 0) {
+		printf("%d\n", cuCtxSynchronize());
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static bool
+execute_device(const struct command *c)
+{
+	if (strcmp(c->word, "device") == 0) {
+		do_device((cu_device)c->x);
+	} else if (strcmp(c->word, "context") == 0) {
+		do_context(c->x);
+	} else if (strcmp(c->word, "info") == 0) {
+		do_info();
+	} else if (strcmp(c->word, "total") == 0) {
+		do_total((cu_device)c->x);
+	} else if (strcmp(c->word, "nvml") == 0 || strcmp(c->word, "processes") == 0) {
+		do_nvml((unsigned)c->x, c->word[0] == 'p');
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static void
+execute_process(const struct command *c)
+{
+	if (strcmp(c->word, "fork") == 0) {
+		do_fork(c->line + 5);
+	} else if (strcmp(c->word, "pid") == 0) {
+		printf("0 %d\n", (int)getpid());
+	} else if (strcmp(c->word, "quit") == 0) {
+		exit(0);
+	} else {
+		printf("-2 %s?\n", c->word);
+	}
+}
+
 static void
 execute(char *line)
 {
-	char word[24] = "", a[64] = "", b[64] = "", c[64] = "";
-	sscanf(line, "%23s %63s %63s %63s", word, a, b, c);
-	unsigned long long x = strtoull(a, NULL, 0), y = strtoull(b, NULL, 0),
-			   z = strtoull(c, NULL, 0);
-	if (strcmp(word, "device") == 0) {
-		do_device((cu_device)x);
-	} else if (strcmp(word, "context") == 0) {
-		do_context(x);
-	} else if (strcmp(word, "alloc") == 0) {
-		do_alloc(line + 6);
-	} else if (strcmp(word, "free") == 0) {
-		do_free("");
-	} else if (strcmp(word, "freeas") == 0) {
-		do_free(a);
-	} else if (strcmp(word, "freeall") == 0) {
-		while (held_count > 0) {
-			free_block(&held[--held_count]);
-		}
-		printf("0\n");
-	} else if (strcmp(word, "badfree") == 0) {
-		printf("%d\n", cuMemFree_v2(x));
-	} else if (strcmp(word, "fill") == 0) {
-		do_fill(x);
-	} else if (strcmp(word, "race") == 0) {
-		client_race(x, y);
-	} else if (strcmp(word, "threads") == 0) {
-		client_race_threads(x, y, z);
-	} else if (strcmp(word, "info") == 0) {
-		do_info();
-	} else if (strcmp(word, "total") == 0) {
-		do_total((cu_device)x);
-	} else if (strcmp(word, "nvml") == 0 || strcmp(word, "processes") == 0) {
-		do_nvml((unsigned)x, word[0] == 'p');
-	} else if (strcmp(word, "kernel") == 0) {
-		do_kernel(a);
-	} else if (strcmp(word, "launch") == 0) {
-		do_launch(x, strcmp(b, "sync") == 0, 1);
-	} else if (strcmp(word, "biglaunch") == 0) {
-		do_launch(x, false, 65536);
-	} else if (strcmp(word, "run") == 0) {
-		do_run((double)x, strcmp(b, "sync") == 0);
-	} else if (strcmp(word, "graph") == 0) {
-		do_graph(x);
-	} else if (strcmp(word, "wait") == 0) {
-		printf("%d\n", cuCtxSynchronize());
-	} else if (strcmp(word, "cycle") == 0) {
-		do_cycle(x, y, z);
-	} else if (strcmp(word, "fork") == 0) {
-		do_fork(line + 5);
-	} else if (strcmp(word, "pid") == 0) {
-		printf("0 %d\n", (int)getpid());
-	} else if (strcmp(word, "quit") == 0) {
-		exit(0);
-	} else {
-		printf("-2 %s?\n", word);
+	struct command c = {.line = line};
+	char third[64] = "";
+	sscanf(line, "%23s %63s %63s %63s", c.word, c.a, c.b, third);
+	c.x = strtoull(c.a, NULL, 0);
+	c.y = strtoull(c.b, NULL, 0);
+	c.z = strtoull(third, NULL, 0);
+	if (!execute_memory(&c) && !execute_launch(&c) && !execute_device(&c)) {
+		execute_process(&c);
 	}
 }
 
