@@ -13,7 +13,12 @@ from tests.native.drivers.rig import Node, Program
 
 Start = Callable[..., Program]
 PRELUDE = """
-import json, pynvml as n
+import json, os, time, pynvml as n
+def until(holds):
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.002)
 def code(call, *args):
     try:
         call(*args)
@@ -116,8 +121,15 @@ TWO = "cards: [{model: A100-SXM4-80GB, count: 2}]"
     ],
 )
 def test_faults_at_run_time(tmp_path: Path, line: str, expression: str, expected: object) -> None:
-    setup = f"open({str(tmp_path / 'state' / 'control')!r}, 'a').write({line!r} + '\\n'); import time; time.sleep(0.02)"
-    assert ask(Node(tmp_path, TWO), expression, setup) == expected
+    node = Node(tmp_path, TWO)
+    setup = f"""
+open({str(node.state / "control")!r}, "a").write({line!r} + "\\n")
+def obeyed():
+    code(n.nvmlSystemGetDriverVersion)  # any call reads the control file; this one takes no fault of the rows
+    return os.path.exists({str(node.state / "control.log")!r})
+until(obeyed)
+"""
+    assert ask(node, expression, setup) == expected
 
 
 def test_events_reach_those_who_registered(tmp_path: Path) -> None:
@@ -154,7 +166,13 @@ def test_processes_and_their_share_of_the_device(tmp_path: Path, programs: Start
     program = programs(node).start(1)
     program.ok(f"alloc {512 * 1024 * 1024}")
     program.ok("launch k_60000ms 1")
-    setup = "import time; time.sleep(0.1)"
+    setup = """
+def busy():
+    if code(n.nvmlDeviceGetProcessUtilization, cards[1], 0):
+        return False
+    return {s.smUtil for s in n.nvmlDeviceGetProcessUtilization(cards[1], 0)} == {n.nvmlDeviceGetUtilizationRates(cards[1]).gpu} == {100}
+until(busy)
+"""
     expression = """[[[p.pid, p.usedGpuMemory >> 20] for p in n.nvmlDeviceGetComputeRunningProcesses(c)] for c in cards] + [
         [(s.pid, s.smUtil) for s in n.nvmlDeviceGetProcessUtilization(cards[1], 0)], n.nvmlDeviceGetUtilizationRates(cards[1]).gpu]"""
     pid = program.process.pid
