@@ -32,15 +32,16 @@ ROUNDS = 20
 START_SECONDS = 20.0
 
 
-def pod(index: int) -> dict[str, Any]:
-    """Return a pod as the API server hands it over: an app with a service-mesh sidecar."""
-    limits: list[dict[str, str]] = [
-        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k", "nvidia.com/gpucores": "30"},
-        {"nvidia.com/gpumem": "16Gi"},
-        {"cpu": "2", "memory": "4Gi"},
-        {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "101"},
-    ]
-    chosen = limits[index % 4]
+LIMITS: tuple[dict[str, str], ...] = (
+    {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k", "nvidia.com/gpucores": "30"},
+    {"nvidia.com/gpumem": "16Gi"},
+    {"cpu": "2", "memory": "4Gi"},
+    {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "101"},
+)
+
+
+def app(limits: dict[str, str]) -> dict[str, Any]:
+    """Return the container that may ask for a device."""
     environment = [{"name": f"SETTING_{i}", "value": f"value-{i}-of-the-application"} for i in range(20)]
     environment.append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"})
     probe = {
@@ -48,16 +49,20 @@ def pod(index: int) -> dict[str, Any]:
         "periodSeconds": 10,
         "failureThreshold": 3,
     }
-    app = {
+    return {
         "name": "main",
         "image": "registry.example.com/team/application:2026.11.29",
         "env": environment,
-        "resources": {"limits": chosen, "requests": chosen},
+        "resources": {"limits": limits, "requests": limits},
         "livenessProbe": probe,
         "readinessProbe": probe,
         "volumeMounts": [{"name": f"volume-{i}", "mountPath": f"/data/{i}"} for i in range(4)],
     }
-    sidecar = {
+
+
+def sidecar() -> dict[str, Any]:
+    """Return the container that a service mesh adds."""
+    return {
         "name": "istio-proxy",
         "image": "docker.io/istio/proxyv2:1.27.0",
         "args": [
@@ -71,6 +76,10 @@ def pod(index: int) -> dict[str, Any]:
         "resources": {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "10m", "memory": "40Mi"}},
         "securityContext": {"runAsUser": 1337, "capabilities": {"drop": ["ALL"]}},
     }
+
+
+def pod(index: int) -> dict[str, Any]:
+    """Return a pod as the API server hands it over: an app with a service-mesh sidecar."""
     return {
         "kind": "Pod",
         "apiVersion": "v1",
@@ -82,7 +91,7 @@ def pod(index: int) -> dict[str, Any]:
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "app", "uid": "u" * 36}],
         },
         "spec": {
-            "containers": [app, sidecar],
+            "containers": [app(LIMITS[index % len(LIMITS)]), sidecar()],
             "initContainers": [{"name": "istio-init", "image": "docker.io/istio/proxyv2:1.27.0", "resources": {}}],
             "volumes": [{"name": f"volume-{i}", "emptyDir": {}} for i in range(4)],
             "schedulerName": "default-scheduler",
