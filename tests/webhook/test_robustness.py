@@ -86,18 +86,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
     max_leaves=25,
 )
-_KEYS = [
-    "metadata",
-    "spec",
-    "annotations",
-    "containers",
-    "name",
-    "resources",
-    "limits",
-    "env",
-    "value",
-    "nvidia.com/gpu",
-]
 
 
 @given(
