@@ -2,7 +2,6 @@
 
 #include "driver.h"
 #include "log.h"
-#include "pools.h"
 #include "small.h"
 
 uint16_t
@@ -54,20 +53,5 @@ charge_forget(const struct block *block)
 		small_freed(device, block->key, block->bytes);
 	} else if (block->space != SPACE_CHUNK) {
 		quota_refund(device, block->kind, block->bytes);
-	}
-}
-
-void
-charge_freed(cu_result result, bool known, const struct block *block)
-{
-	if (!known) {
-		return;
-	}
-	if (result != CU_OK) {
-		block_put(block);
-	} else if (block->kind == KIND_POOL) {
-		pools_settle((cu_pool)(uintptr_t)block->owner);
-	} else {
-		charge_forget(block);
 	}
 }

@@ -4,6 +4,7 @@
 
 #include "blocks.h"
 #include "devices.h"
+#include "pools.h"
 #include "quota.h"
 
 /* Device memory comes in pages of this size. */
@@ -37,6 +38,19 @@ void charge_forget(const struct block *block);
 
 /* The driver has answered the free of a block, which was taken out of the table if it was known:
  * give its charge back, or put it back when it still lives. */
-void charge_freed(cu_result result, bool known, const struct block *block);
+static inline void
+charge_freed(cu_result result, bool known, const struct block *block)
+{
+	if (!known) {
+		return;
+	}
+	if (result != CU_OK) {
+		block_put(block);
+	} else if (block->kind == KIND_POOL) {
+		pools_settle((cu_pool)(uintptr_t)block->owner);
+	} else {
+		charge_forget(block);
+	}
+}
 
 #endif

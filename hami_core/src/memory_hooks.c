@@ -236,9 +236,11 @@ cuMemFree_v2(cu_deviceptr address)
 	if (real == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	bool known = block_take(SPACE_ADDRESS, address, &block);
+	if (!block_take(SPACE_ADDRESS, address, &block)) {
+		return real(address);
+	}
 	cu_result result = real(address);
-	charge_freed(result, known, &block);
+	charge_freed(result, true, &block);
 	return result;
 }
 
