@@ -252,8 +252,13 @@ class StubKubelet:
             while self._arrivals:
                 await self._admit(self._arrivals.popleft())
 
+    def _is_wanted(self, pod: PodObject) -> bool:
+        return pod.uid in self._known and pod.uid not in self._ending
+
     async def _admit(self, pod: PodObject) -> None:
         worker = self.workers.get(pod.uid)
+        if not self._is_wanted(pod):
+            return
         self._admitting = pod
         try:
             running = worker.running() if worker is not None else frozenset()
@@ -264,7 +269,8 @@ class StubKubelet:
             return
         finally:
             self._admitting = None
-        if worker is None:
+        # A slow plugin may answer for a pod that was deleted meanwhile.
+        if worker is None and self._is_wanted(pod):
             worker = PodWorker(pod, lambda: self.manager, self.runtime, self._report_pod, self.behaviour.pace)
             self.workers[pod.uid] = worker
             self._tasks[pod.uid] = asyncio.create_task(worker.run())

@@ -314,3 +314,20 @@ async def test_a_container_whose_command_does_not_exist_waits_with_the_reason(sh
 def test_a_pod_object_is_read_as_the_api_server_sends_it() -> None:
     body = {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [{"name": "c", "image": "x"}]}, "status": {}}
     assert msgspec.json.decode(json.dumps(body), type=PodObject).grace_seconds == 30.0
+
+
+@pytest.mark.parametrize("forced", [False, True], ids=["gracefully", "by force"])
+async def test_a_pod_deleted_while_a_slow_plugin_answers_is_not_started(bench: Bench, *, forced: bool) -> None:
+    plugin = await bench.ready()
+    plugin.hold.clear()
+    uid = bench.pod("gone", 1)
+    await bench.api.until(lambda: bool(plugin.orders))
+    if forced:
+        bench.api.force_delete(uid)
+    else:
+        bench.api.delete(uid, 0)
+        await bench.api.until(lambda: uid not in bench.api.bodies)
+    later = bench.pod("later", 1)
+    plugin.hold.set()
+    await bench.api.until(lambda: later in bench.kubelet.workers)
+    assert uid not in bench.kubelet.workers
