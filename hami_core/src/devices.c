@@ -85,14 +85,14 @@ register_fork_handler(void)
 	}
 }
 
-/* Mounted limits win over the variable that tests use, so that a pod cannot point elsewhere. */
+/* A mounted directory wins over the variable that tests use, so that a pod cannot point elsewhere,
+ * also when the limits in it are missing: that closes the quota. */
 static const char *
 files_directory(void)
 {
 	const char *directory = getenv("GPUSLICE_DIR");
-	return directory == NULL || access(DEFAULT_DIRECTORY "/limits", F_OK) == 0
-		   ? DEFAULT_DIRECTORY
-		   : directory;
+	return directory == NULL || access(DEFAULT_DIRECTORY, F_OK) == 0 ? DEFAULT_DIRECTORY
+									 : directory;
 }
 
 static void

@@ -76,7 +76,8 @@ refresh(void)
 static enum limits_source
 open_file(const char *path)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	/* O_NONBLOCK: should it be a pipe, nobody waits for its writer. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0) {
 		log_line(LOG_ERROR,
 			 "%s: cannot be read (%s): every allocation is denied; ask the node's "

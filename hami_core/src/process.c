@@ -47,7 +47,7 @@ is_zombie(const char *stat, size_t length)
 	       process_parse_field(stat, length, STAT_THREADS, &threads) && threads <= 1;
 }
 
-enum stat_result { STAT_FOUND, STAT_GONE, STAT_UNKNOWN };
+enum stat_result { STAT_FOUND, STAT_ZOMBIE, STAT_ABSENT, STAT_UNKNOWN };
 
 static enum stat_result
 read_start(const char *path, uint64_t *ticks)
@@ -55,16 +55,16 @@ read_start(const char *path, uint64_t *ticks)
 	char text[1024];
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0) {
-		return errno == ENOENT ? STAT_GONE : STAT_UNKNOWN;
+		return errno == ENOENT ? STAT_ABSENT : STAT_UNKNOWN;
 	}
 	ssize_t length = read(fd, text, sizeof text);
 	int error = errno;
 	close(fd);
 	if (length <= 0) {
-		return length < 0 && error == ESRCH ? STAT_GONE : STAT_UNKNOWN;
+		return length < 0 && error == ESRCH ? STAT_ABSENT : STAT_UNKNOWN;
 	}
 	if (is_zombie(text, (size_t)length)) {
-		return STAT_GONE;
+		return STAT_ZOMBIE;
 	}
 	return process_parse_field(text, (size_t)length, STAT_START, ticks) ? STAT_FOUND
 									    : STAT_UNKNOWN;
@@ -99,11 +99,17 @@ process_namespace(void)
 	return bracket == NULL ? 0 : (uint32_t)strtoul(bracket + 1, NULL, 10);
 }
 
+static bool
+pid_exists(uint32_t pid)
+{
+	return kill((pid_t)pid, 0) == 0 || errno != ESRCH;
+}
+
 bool
 process_alive(uint64_t owner)
 {
 	uint32_t pid = process_owner_pid(owner);
-	if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) {
+	if (!pid_exists(pid)) {
 		return false;
 	}
 	char path[32];
@@ -112,8 +118,11 @@ process_alive(uint64_t owner)
 	switch (read_start(path, &ticks)) {
 	case STAT_FOUND:
 		return ticks == owner >> OWNER_PID_BITS || owner >> OWNER_PID_BITS == 1;
-	case STAT_GONE:
-		return access("/proc/self/stat", F_OK) != 0;
+	case STAT_ZOMBIE:
+		return false;
+	case STAT_ABSENT:
+		/* Ended just now; or /proc is not there, or hides the processes of other users. */
+		return pid_exists(pid);
 	default:
 		return true;
 	}

@@ -1,5 +1,6 @@
 """Limits that cannot be read close the quota; those that can mean exactly what they say."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,14 @@ def test_a_garbled_limits_file_closes_the_quota(node: Node, how: str) -> None:
     with box.start() as client:
         assert client.code("device 0") == OUT_OF_MEMORY
         assert len(client.close().splitlines()) == 1
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_place_of_the_limits_holds_nobody_up(node: Node) -> None:
+    box = Container(node, "box")
+    os.mkfifo(box.directory / "limits")
+    with box.start() as client:
+        assert client.code("device 0") == OUT_OF_MEMORY
 
 
 def test_a_directory_without_limits_closes_the_quota(node: Node) -> None:
