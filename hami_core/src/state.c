@@ -163,7 +163,10 @@ slot_offset(const struct slot *slot)
 	return (off_t)((const char *)slot - (const char *)mapped);
 }
 
-/* Dead: its pid is gone or reused; in another pid namespace: nobody holds its byte lock. */
+/* Dead: its pid is gone or reused; where the pid tells nothing: nobody holds its byte lock. That is
+ * so in another pid namespace, and for a slot that bears our own pid and start: it is that of
+ * another copy of this library in our process, or of a process that ended within the clock tick in
+ * which we got its pid. */
 static bool
 slot_is_dead(const struct slot *slot)
 {
@@ -172,7 +175,12 @@ slot_is_dead(const struct slot *slot)
 		return false;
 	}
 	if (slot->pid_namespace == own_namespace || slot->pid_namespace == 0) {
-		return !process_alive(owner);
+		if (!process_alive(owner)) {
+			return true;
+		}
+		if (process_owner_pid(owner) != (uint32_t)getpid()) {
+			return false;
+		}
 	}
 	short found = F_WRLCK;
 	return file_fd >= 0 &&
