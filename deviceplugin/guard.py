@@ -137,7 +137,8 @@ def pod_share(tenant: Tenant, card: str) -> tuple[int, int]:
     """Return memory (MiB) and cores (percent) that a pod may use of a card at any one time.
 
     Init containers run one after the other beside the sidecars before them, app containers run together; the larger
-    counts, as in the scheduler's own resource rules.
+    counts, as in the scheduler's own resource rules. Init containers that have ended count no more: the scheduler may
+    have given what they had to others.
     """
     peak_memory = peak_cores = sidecar_memory = sidecar_cores = app_memory = app_cores = 0
     for need in tenant.needs:
@@ -146,7 +147,7 @@ def pod_share(tenant: Tenant, card: str) -> tuple[int, int]:
         match need.role:
             case Role.SIDECAR:
                 sidecar_memory, sidecar_cores = sidecar_memory + memory, sidecar_cores + cores
-            case Role.INIT:
+            case Role.INIT if not tenant.initialized:
                 peak_memory = max(peak_memory, sidecar_memory + memory)
                 peak_cores = max(peak_cores, sidecar_cores + cores)
             case Role.APP:

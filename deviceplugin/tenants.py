@@ -47,6 +47,8 @@ class Tenant:
     terminal: bool = False
     """No container of the pod will ever run again."""
     terminating: bool = False
+    initialized: bool = False
+    """The init containers have ended and hold nothing any more, as the scheduler counts too."""
     problem: str = ""
     """Why the pod has no usable reservation; empty when it has one."""
 
@@ -102,6 +104,7 @@ def read_tenant(pod: Pod, *, node: str, resources: Collection[str], schedulers: 
         started=frozenset(_started(pod)),
         terminal=pod.is_terminal,
         terminating=pod.is_terminating,
+        initialized=any(c.type == "Initialized" and c.status == "True" for c in pod.status.conditions or ()),
         problem=problem,
     )
 
