@@ -74,6 +74,8 @@ class ClusterApi:
         self._client = client
         self._basics = {"cpu": cpu, "memory": memory, "pods": "250", "ephemeral-storage": "1Ti"}
         self._labels = dict(labels or {})
+        self._followed: dict[str, PodObject] = {}
+        """Pods by UID, also while the kubelet is down: what goes meanwhile is found when it is back."""
 
     async def register_node(self, name: str) -> None:
         """Create the Node object if it is not there."""
@@ -116,16 +118,21 @@ class ClusterApi:
 
         def handle(event: Listed[PodObject] | Changed[PodObject] | Gone[PodObject]) -> None:
             match event:
-                case Listed(items, gone):
-                    for pod in gone:
-                        lose(pod)
+                case Listed(items, _):
+                    listed = {pod.uid: pod for pod in items.values()}
+                    for uid in self._followed.keys() - listed.keys():
+                        lose(self._followed[uid])
+                    self._followed = listed
                     for pod in items.values():
                         see(pod)
                 case Changed(pod, before):
                     if before is not None and before.uid != pod.uid:
+                        self._followed.pop(before.uid, None)
                         lose(before)
+                    self._followed[pod.uid] = pod
                     see(pod)
                 case Gone(pod):
+                    self._followed.pop(pod.uid, None)
                     lose(pod)
 
         scope = Scope(PODS, field_selector=f"spec.nodeName={node}")

@@ -218,7 +218,9 @@ class PodWorker:
 
     def _conditions(self, *, ready: bool) -> Iterator[dict[str, object]]:
         yield {"type": "PodScheduled", "status": "True"}
-        yield {"type": "Initialized", "status": "True"}
+        init = [self.states[c.name] for c in self.pod.spec.init_containers or ()]
+        initialized = all(state.is_up if state.spec.is_sidecar else state.exit_code == 0 for state in init)
+        yield {"type": "Initialized", "status": "True" if initialized else "False"}
         for name in ("ContainersReady", "Ready"):
             yield {"type": name, "status": "True" if ready else "False"}
 
