@@ -19,7 +19,9 @@ struct pool_entry {
 	cu_pool pool;
 	struct device *device;
 	uint64_t charged;
-	bool imported; /* the exporter is charged for it */
+	uint64_t before; /* reserved by the pool when an allocation began */
+	uint64_t step;   /* by which the driver was seen to let it grow; 0: not seen yet */
+	bool imported;   /* the exporter is charged for it */
 };
 
 static struct pool_entry entries[MAX_POOLS];
@@ -125,7 +127,9 @@ reserve(struct pool_entry *entry, uint64_t bytes)
 	uint64_t used = pool_attribute(entry->pool, CU_POOL_USED_CURRENT);
 	settle_entry(entry);
 	uint64_t spare = entry->charged > used ? entry->charged - used : 0;
-	uint64_t growth = bytes > spare ? round_up(bytes - spare, LARGE_UNIT) : 0;
+	uint64_t step = entry->step > 0 ? entry->step : LARGE_UNIT;
+	uint64_t growth = bytes > spare ? round_up(bytes - spare, step) : 0;
+	entry->before = entry->charged;
 	if (growth > 0 && !quota_charge(entry->device, KIND_POOL, growth)) {
 		return false;
 	}
@@ -166,11 +170,24 @@ free_async(cu_deviceptr address, cu_stream stream, enum pool_kind kind)
 				       : driver()->cuMemFreeAsync(address, stream);
 }
 
+/* The largest power of two that divides every growth seen: charged ahead the next time, so that the
+ * driver does not hold more than the quota even for the moment until its growth is known. */
+static void
+learn_step(struct pool_entry *entry, uint64_t reserved)
+{
+	uint64_t grown = reserved > entry->before ? reserved - entry->before : 0;
+	uint64_t step = grown & (~grown + 1);
+	if (step >= LARGE_UNIT && (entry->step == 0 || step < entry->step)) {
+		entry->step = step;
+	}
+}
+
 /* The driver reserved more than was charged: charge it, or undo the allocation. */
 static bool
 accept_growth(struct pool_entry *entry)
 {
 	uint64_t reserved = pool_attribute(entry->pool, CU_POOL_RESERVED_CURRENT);
+	learn_step(entry, reserved);
 	if (reserved <= entry->charged) {
 		settle_entry(entry);
 		return true;
