@@ -167,6 +167,11 @@ class Rig:
         """Wait until all these pods run."""
         await self.api.until(lambda: all(self.api.phase(uid) in ("Running", "Succeeded") for uid in uids))
 
+    async def printed(self, uid: str, container: str, word: str) -> None:
+        """Wait until a container has printed a word: it runs, and has come as far as that."""
+        log_file = self.kubelet.container(uid, container).log_file
+        await self.api.until(lambda: word in log_file.read_text(errors="replace"))
+
     async def listed(self) -> None:
         """Wait until the kubelet has the plugin's present list."""
         wanted = self.plugin.backend.devices.ids

@@ -76,10 +76,11 @@ async def test_1_after_a_lost_checkpoint_no_running_pods_slice_goes_to_another(r
 
 
 async def test_2_a_deleted_pods_slice_is_free_only_when_its_process_has_ended(short_path: Path) -> None:
-    stubborn = ("sh", "-c", "trap '' TERM; sleep 1000 & wait; wait")
+    stubborn = ("sh", "-c", "trap '' TERM; echo deaf; sleep 1000 & wait; wait")
     async with node_rig(short_path, behaviour=Behaviour(pace=FAST)) as rig:
         first = rig.api.create(pod("first", Ask("c", (at(0, 0),), command=stubborn)))
         await rig.running(first)
+        await rig.printed(first, "c", "deaf")
         rig.api.force_delete(first)
         second = rig.api.create(pod("second", Ask("c", (at(0, 0),))))
         await rig.running(second)

@@ -148,9 +148,10 @@ async def test_a_deleted_pods_files_go_when_its_processes_have_gone(rig: Rig) ->
 
 
 async def test_a_force_deleted_pods_successor_waits_for_the_last_process(rig: Rig) -> None:
-    stubborn = Ask("c", (at(1, 1),), command=("sh", "-c", "trap '' TERM; sleep 1000 & wait; wait"))
+    stubborn = Ask("c", (at(1, 1),), command=("sh", "-c", "trap '' TERM; echo deaf; sleep 1000 & wait; wait"))
     first = rig.api.create(pod("p1", stubborn))
     await rig.running(first)
+    await rig.printed(first, "c", "deaf")
     rig.api.force_delete(first)
     second = rig.api.create(pod("p2", Ask("c", (at(1, 1),))))
     await rig.running(second)
