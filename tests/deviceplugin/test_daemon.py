@@ -129,8 +129,8 @@ async def test_in_a_rolling_replacement_the_standby_takes_over_within_a_moment(n
     old.send_signal(signal.SIGTERM)
     await node.until(lambda: node.healthy() == 0)
     await node.until(lambda: node.healthy() == 40)
-    assert time.monotonic() - started < 5
-    assert old.wait(5) == 0
+    assert time.monotonic() - started < 20
+    assert old.wait(20) == 0
 
 
 def _status(url: str) -> int:
