@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from gpuslice.placement.combination import Allowance, Combination
 from gpuslice.placement.fleet import UNKNOWN_NUMA, Fleet
-from gpuslice.placement.policies.policy import Policy
 from gpuslice.placement.rejection import Obstacle, Rejection
 from gpuslice.placement.shape import Block, PodShape
 from gpuslice.placement.view import Change, NodeView, apart_columns, obstacle, take, view_of
+
+if TYPE_CHECKING:
+    from gpuslice.placement.policies.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +22,19 @@ class Fit:
     score: float
 
 
-def fit_node(fleet: Fleet, row: int, shape: PodShape, policy: Policy, changes: Sequence[Change] = ()) -> Fit | Obstacle:
+def fit_node(
+    fleet: Fleet,
+    row: int,
+    shape: PodShape,
+    policy: "Policy",
+    changes: Sequence[Change] = (),
+    *,
+    allowance: Allowance | None = None,
+) -> Fit | Obstacle:
     """Choose cards for every block of a pod, hardest block first, and score the node.
+
+    Each block takes its best cards in turn. Where a later one then finds too few, other cards are tried for those
+    before it (:mod:`gpuslice.placement.combination`): a pod is refused only if no choice at all holds it.
 
     Args:
         fleet: The columns.
@@ -27,6 +42,7 @@ def fit_node(fleet: Fleet, row: int, shape: PodShape, policy: Policy, changes: S
         shape: What the pod wants.
         policy: Which cards and nodes are better.
         changes: Uses to count in or out first (what is reserved for this very pod, what a victim would free).
+        allowance: Pays for the search, if there is one.
     """
     if not fleet.uuids(row):
         return Obstacle.UNKNOWN_NODE
@@ -36,9 +52,26 @@ def fit_node(fleet: Fleet, row: int, shape: PodShape, policy: Policy, changes: S
     for position in range(len(shape.blocks)):
         found = choose(view, shape, position, policy)
         if isinstance(found, Obstacle):
-            return Obstacle.COMBINATION if position else found
+            if not position:
+                return found
+            view = view_of(fleet, row, shape, changes)
+            if not _combine(view, shape, policy, allowance):
+                return Obstacle.COMBINATION
+            break
         take(view, shape.blocks[position], found, exclusive=shape.blocks[position].exclusive or policy.idle_only)
     return Fit(tuple(view.chosen), policy.node.score(view, shape))
+
+
+def _combine(view: NodeView, shape: PodShape, policy: "Policy", allowance: Allowance | None) -> bool:
+    """Plan all blocks on an empty plan, whatever it takes; False if they do not fit together."""
+    orders = []
+    for position, block in enumerate(shape.blocks):
+        found = obstacles(view, shape, position, idle_only=policy.idle_only)
+        usable = [column for column, what in enumerate(found) if what is Obstacle.NONE]
+        if len(usable) < block.cards:
+            return False
+        orders.append(_ranked(view, block, usable, policy))
+    return Combination(view, shape, orders, idle_only=policy.idle_only).search(allowance)
 
 
 def obstacles(view: NodeView, shape: PodShape, position: int, *, idle_only: bool) -> list[Obstacle]:
@@ -52,7 +85,7 @@ def obstacles(view: NodeView, shape: PodShape, position: int, *, idle_only: bool
     return found
 
 
-def choose(view: NodeView, shape: PodShape, position: int, policy: Policy) -> tuple[int, ...] | Obstacle:
+def choose(view: NodeView, shape: PodShape, position: int, policy: "Policy") -> tuple[int, ...] | Obstacle:
     """Choose the cards of one block, best first; ties go to the lower UUID."""
     block = shape.blocks[position]
     found = obstacles(view, shape, position, idle_only=policy.idle_only)
@@ -71,7 +104,7 @@ def choose(view: NodeView, shape: PodShape, position: int, policy: Policy) -> tu
     return tuple(ranked[: block.cards])
 
 
-def _ranked(view: NodeView, block: Block, usable: Sequence[int], policy: Policy) -> list[int]:
+def _ranked(view: NodeView, block: Block, usable: Sequence[int], policy: "Policy") -> list[int]:
     keys = [ranking.keys(view, block, usable) for ranking in policy.cards]
     order = sorted(range(len(usable)), key=lambda at: tuple(-key[at] for key in keys))
     return [usable[at] for at in order]
@@ -94,7 +127,7 @@ def _on_big_enough_numa(view: NodeView, usable: Sequence[int], wanted: int) -> l
     return [column for column in usable if sizes.get(view.cards[column].numa, 0) >= wanted]
 
 
-def rejection(found: Obstacle, view: NodeView | None, shape: PodShape, policy: Policy) -> Rejection:
+def rejection(found: Obstacle, view: NodeView | None, shape: PodShape, policy: "Policy") -> Rejection:
     """Return the refusal of a node with the figures behind it."""
     if view is None or not shape.blocks:
         return Rejection(found)

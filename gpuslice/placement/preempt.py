@@ -25,8 +25,9 @@ from gpuslice.placement.holding import Holding, Phase
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.policies.policy import Policy
 from gpuslice.placement.policies.registry import PolicyDefaults, resolve
-from gpuslice.placement.scan import Freed, scan_nodes
+from gpuslice.placement.scan import Freed
 from gpuslice.placement.shape import PodShape, shape_of
+from gpuslice.placement.verdicts import scan_nodes
 from gpuslice.placement.view import Change
 
 NODES_TRIED: Final = 32

@@ -1,4 +1,4 @@
-"""Fit one pod on many nodes at once, in columns. Says what :mod:`gpuslice.placement.fit` says, faster.
+"""Fit one pod on many nodes at once, in columns: the part of :mod:`gpuslice.placement.verdicts` that serves all pods.
 
 The tests run in the order of :class:`Obstacle`, and a node is refused by the first test that leaves it too few cards.
 """
@@ -44,6 +44,10 @@ class Freed:
         self.memory[at, column] += use.memory_mib
         self.cores[at, column] += use.core_percent
         self.exclusive[at, column] += int(use.exclusive)
+
+    def of(self, at: Ints) -> "Freed":
+        """Return the part of some rows."""
+        return Freed(self.slots[at], self.memory[at], self.cores[at], self.exclusive[at])
 
 
 class Scan:
@@ -131,10 +135,14 @@ def _peak(by_step: Ints) -> Ints:
     return peak
 
 
-def scan_nodes(
+def scan_in_turn(
     fleet: Fleet, rows: Ints, shape: PodShape, policy: "Policy", freed: Freed | None = None
 ) -> tuple[Codes, Floats]:
-    """Return each row's obstacle (0 where the pod fits) and score (0 where it does not)."""
+    """Return each row's obstacle (0 where the pod fits) and score (0 where it does not).
+
+    Blocks are placed in turn, each on its best cards. ``COMBINATION`` says that one of them then found too few, so
+    that another choice for the blocks before it might help.
+    """
     codes = np.zeros(len(rows), dtype=np.uint8)
     scores = np.zeros(len(rows), dtype=np.float64)
     if not len(rows):
@@ -142,9 +150,9 @@ def scan_nodes(
     codes[~fleet.ready[rows]] = Obstacle.NOT_READY
     codes[~row_any(fleet.present[rows])] = Obstacle.UNKNOWN_NODE
     scan = Scan(fleet, rows, shape, freed)
-    accepted = _accepted(scan, shape.request.selection)
+    accepted = accepted_cards(scan, shape.request.selection)
     for position, block in enumerate(shape.blocks):
-        usable, found = _usable(scan, shape, position, accepted, idle_only=policy.idle_only)
+        usable, found = usable_cards(scan, shape, position, accepted, idle_only=policy.idle_only)
         if shape.request.selection.same_numa and block.cards > 1:
             usable = _on_big_enough_numa(scan, usable, block.cards)
             found = np.where((found == 0) & ~row_any(usable), np.uint8(Obstacle.NUMA), found)
@@ -158,7 +166,8 @@ def scan_nodes(
     return codes, scores
 
 
-def _accepted(scan: Scan, selection: CardSelection) -> Bools:
+def accepted_cards(scan: Scan, selection: CardSelection) -> Bools:
+    """Mark the cards that a selection accepts."""
     fleet = scan.fleet
     models = np.fromiter((model_accepted(selection, word) for word in fleet.models.words), dtype=np.bool_)
     accepted: Bools = models[scan.model]
@@ -181,7 +190,9 @@ def _named(scan: Scan, uuids: frozenset[str]) -> Bools:
     return named
 
 
-def _usable(scan: Scan, shape: PodShape, position: int, accepted: Bools, *, idle_only: bool) -> tuple[Bools, Codes]:
+def usable_cards(
+    scan: Scan, shape: PodShape, position: int, accepted: Bools, *, idle_only: bool
+) -> tuple[Bools, Codes]:
     """Return the cards that can hold a slice of a block, and the first test that left a row too few of them."""
     block = shape.blocks[position]
     left = scan.present & (scan.family == scan.fleet.families.number(block.family))
@@ -223,9 +234,9 @@ def _tests(
     for step, request in enumerate(block.steps):
         if request is not None:
             memory = scan.used_memory + scan.extra_memory[step] + scan.wanted(block, step)
-            cores = scan.used_cores + scan.extra_cores[step] + max(request.core_percent, 1)
+            cores = scan.extra_cores[step] + request.core_percent if request.core_percent else 1
             fits_memory &= memory <= scan.total_memory
-            fits_cores &= cores <= scan.total_cores
+            fits_cores &= scan.used_cores + cores <= scan.total_cores
     yield Obstacle.MEMORY, fits_memory
     yield Obstacle.CORES, fits_cores
     apart = [scan.chosen[other] for other in block.apart if other < len(scan.chosen)]

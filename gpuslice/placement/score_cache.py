@@ -12,8 +12,8 @@ import numpy as np
 from gpuslice.placement.fit import fit_node
 from gpuslice.placement.fleet import Codes, Fleet, Floats, Ints
 from gpuslice.placement.rejection import Obstacle
-from gpuslice.placement.scan import scan_nodes
 from gpuslice.placement.shape import PodShape
+from gpuslice.placement.verdicts import scan_and_tell
 
 if TYPE_CHECKING:
     from gpuslice.placement.policies.policy import Policy
@@ -76,5 +76,6 @@ def _rescan(fleet: Fleet, found: _Verdicts, rows: Ints, shape: PodShape) -> None
             fit = fit_node(fleet, row, shape, found.policy)
             found.codes[row], found.scores[row] = (fit, 0.0) if isinstance(fit, Obstacle) else (0, fit.score)
     else:
-        found.codes[rows], found.scores[rows] = scan_nodes(fleet, rows, shape, found.policy)
+        found.codes[rows], found.scores[rows], unsearched = scan_and_tell(fleet, rows, shape, found.policy)
+        rows = np.delete(rows, unsearched) if len(unsearched) else rows
     found.versions[rows] = fleet.version[rows]

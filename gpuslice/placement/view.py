@@ -148,8 +148,9 @@ def _full(card: CardState, block: Block, *, idle_only: bool) -> Obstacle:
         if card.used_memory + card.extra_memory[step] + request.memory_on(card.total_memory) > card.total_memory:
             return Obstacle.MEMORY
     for step, request in steps:
-        # A card whose compute is promised in full has none to spare, not even for a container without a cap.
-        if card.used_cores + card.extra_cores[step] + max(request.core_percent, 1) > card.total_cores:
+        # A card whose compute is promised to others in full has none to spare, not even for a container without a cap.
+        wanted = card.extra_cores[step] + request.core_percent if request.core_percent else 1
+        if card.used_cores + wanted > card.total_cores:
             return Obstacle.CORES
     return Obstacle.NONE
 
@@ -165,6 +166,18 @@ def take(view: NodeView, block: Block, columns: tuple[int, ...], *, exclusive: b
                 card.extra_memory[step] += request.memory_on(card.total_memory)
                 card.extra_cores[step] += request.core_percent
     view.chosen.append(columns)
+
+
+def take_back(view: NodeView, block: Block, *, exclusive: bool) -> None:
+    """Undo the last :func:`take`, which put this block on the plan."""
+    for column in view.chosen.pop():
+        card = view.cards[column]
+        card.extra_slots -= 1
+        card.extra_exclusive -= int(exclusive)
+        for step, request in enumerate(block.steps):
+            if request is not None:
+                card.extra_memory[step] -= request.memory_on(card.total_memory)
+                card.extra_cores[step] -= request.core_percent
 
 
 def apart_columns(view: NodeView, shape: PodShape, position: int) -> set[int]:

@@ -17,8 +17,8 @@ from gpuslice.placement.events import PodKey, Refused
 from gpuslice.placement.fit import Fit, fit_node
 from gpuslice.placement.holding import CardUse
 from gpuslice.placement.policies.registry import MUTEX, PolicyDefaults, known_names, resolve
-from gpuslice.placement.scan import scan_nodes
 from gpuslice.placement.shape import shape_of
+from gpuslice.placement.verdicts import scan_nodes
 from gpuslice.placement.view import Change
 
 if TYPE_CHECKING:

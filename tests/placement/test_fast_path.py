@@ -12,7 +12,7 @@ from gpuslice.placement.fit import Fit, fit_node
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.mix import Task
 from gpuslice.placement.policies.registry import NAMES, PolicyDefaults, resolve
-from gpuslice.placement.scan import scan_nodes
+from gpuslice.placement.verdicts import scan_nodes
 from gpuslice.placement.shape import PodShape, shape_of
 from tests.placement.build import BINPACK, key, node, roles_of, run, seen
 
