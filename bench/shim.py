@@ -5,6 +5,7 @@ shares run on the fake driver's virtual clock and are exact. Its ledger is the j
 """
 
 import argparse
+import contextlib
 import statistics
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench import shim_matrix
 from bench.harness import Figure, report
 from gpuslice.devices.limits import MIB, CorePolicy, DeviceHint, DeviceLimit, write_hints
 from tests.native.shim_rig import CONTEXT_MIB, DRIVERS, FAULTY_LIBRARY, LIBRARY, SHIM, Client, Container, Node, build
@@ -170,26 +172,14 @@ def run_windows(clients: Sequence[Client], kernel: str, windows: int, settle_ms:
 
 
 def shares(scratch: Path, quick: bool) -> list[Figure]:
-    """Worst distance from the limit in any second, and throughput against the cap."""
-    worst, least = 0.0, 100.0
-    kernels = ("k_20us", "k_500us", "k_5ms", "k_50ms")
-    plan = [(percent, kernel, 1) for percent in (10, 30, 50, 90) for kernel in kernels]
-    plan += [] if quick else [(30, "k_5ms", 2), (50, "k_500us", 4), (90, "k_5ms", 4), (50, "k_5ms", 8)]
-    for number, (percent, kernel, processes) in enumerate(plan):
-        box = box_on(virtual_node(scratch / f"share-{number}", processes), "box", percent)
-        clients = [box.start(GPUSLICE_FAKE_RANK=str(rank)) for rank in range(processes)]
-        seconds = run_windows(clients, kernel, 4)
-        for client in clients:
-            client.close()
-        worst = max(worst, *(abs(share - percent) for share in seconds))
-        least = min(least, 100 * statistics.mean(seconds) / percent)
-        print(
-            f"  limit {percent:3} %, {kernel:8} x {processes}: {[round(share, 2) for share in seconds]}",
-            file=sys.stderr,
-        )
+    """Worst distance from the limit in any second, and throughput against the cap, over the grid or a sample of it."""
+    with contextlib.redirect_stdout(sys.stderr):
+        outcomes = shim_matrix.run_cells(shim_matrix.sample() if quick else shim_matrix.whole_grid(), scratch / "grid")
+    missed = sum(not outcome.holds() for outcome in outcomes)
     return [
-        Figure("share_worst_error", "points", round(worst, 2), target=2.0),
-        Figure("share_throughput_of_cap", "%", round(least, 2), target=97.0),
+        Figure("share_worst_error", "points", round(max(abs(o.worst_window) for o in outcomes), 2), target=2.0),
+        Figure("share_throughput_of_cap", "%", round(min(o.throughput for o in outcomes), 2), target=97.0),
+        Figure("share_cells_missed", "cells", float(missed), float(len(outcomes)), target=0.0),
     ]
 
 

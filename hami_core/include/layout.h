@@ -150,7 +150,8 @@ struct state_device {
 	uint64_t span_count;
 	uint64_t bias_turn;
 	uint64_t limiter_epoch;
-	uint8_t pad1[616];
+	uint64_t probe_until_ns;
+	uint8_t pad1[608];
 	struct span spans[62];
 	uint8_t pad2[32];
 };
@@ -178,7 +179,8 @@ _Static_assert(offsetof(struct state_device, limiter_mutex) == 320, "limiter_mut
 _Static_assert(offsetof(struct state_device, span_count) == 384, "span_count");
 _Static_assert(offsetof(struct state_device, bias_turn) == 392, "bias_turn");
 _Static_assert(offsetof(struct state_device, limiter_epoch) == 400, "limiter_epoch");
-_Static_assert(offsetof(struct state_device, pad1) == 408, "pad1");
+_Static_assert(offsetof(struct state_device, probe_until_ns) == 408, "probe_until_ns");
+_Static_assert(offsetof(struct state_device, pad1) == 416, "pad1");
 _Static_assert(offsetof(struct state_device, spans) == 1024, "spans");
 _Static_assert(offsetof(struct state_device, pad2) == 2016, "pad2");
 

@@ -6,9 +6,13 @@
  * and has the next launch measured. Long kernels are measured one by one and charged what they
  * really added to the container's use of the device.
  *
- * Never: a thread of our own, a wait for the device, a wait without end. While work of this process
- * is unfinished a launch is held back for at most MAX_HOLD_NS, because a running kernel may wait
- * for the one that is held.
+ * A kernel that was never measured could run for any time, so while one is under way
+ * (row->probe_until_ns) nothing else is drawn: eight processes that start together would else run
+ * up a debt of eight long kernels before the first is measured.
+ *
+ * Never: a thread of our own, a wait for the device, a wait without end. A launch is held back no
+ * longer than patience() while work of this process is unfinished, because a running kernel may
+ * wait for the one that is held.
  *
  * Fork: the child starts with no allowance, no samples and no forecasts.
  */
@@ -31,7 +35,11 @@
 
 #define LONG_NS 250000LL  /* kernels from this length on are settled one by one */
 #define DRAW_NS NS_PER_MS /* allowance drawn at once for short kernels */
-#define MAX_HOLD_NS (200 * NS_PER_MS)
+#define MAX_HOLD_NS (2 * NS_PER_S)
+#define TRUSTED_FIRSTS                                                                             \
+	8 /* after so many short ones in a row a new kernel is taken for short too                 \
+	   */
+#define PROBE_NS (500 * NS_PER_MS) /* after that the next unknown kernel may go */
 #define MIN_PAUSE_NS 50000LL
 #define MAX_PAUSE_NS (5 * NS_PER_MS)
 #define SAMPLE_MASK 63U /* one short launch in 64 is measured besides the first of each draw */
@@ -42,6 +50,8 @@ struct device_state {
 	int64_t drawn_ns;     /* of the last draw: work that the next measured launch stands for */
 	uint64_t launches;    /* not yet added to the row */
 	int64_t others_seen_ns;
+	uint64_t probe_until_ns; /* as in the row, while an unknown kernel of ours is under way */
+	uint32_t short_firsts;   /* new kernels in a row that turned out to be short */
 	bool limited;
 	bool contended;
 	bool sample_next; /* measure the next short launch: it follows one that keeps the stream
@@ -133,11 +143,55 @@ long_charge(const struct device *device, const struct meter_result *result)
 	return added > shorts && shorts > 0 ? added - shorts : added;
 }
 
+static bool
+probe_is_under_way(const struct state_device *row, int64_t now_ns)
+{
+	uint64_t until = __atomic_load_n(&row->probe_until_ns, __ATOMIC_RELAXED);
+	int64_t left = (int64_t)(until - (uint64_t)now_ns);
+	return left > 0 && left <= PROBE_NS;
+}
+
+/* Reserve the container's one launch of a kernel that was never measured. */
+static bool
+take_probe(struct device *device, struct device_state *state, int64_t now_ns)
+{
+	uint64_t until = __atomic_load_n(&device->row->probe_until_ns, __ATOMIC_RELAXED);
+	if (probe_is_under_way(device->row, now_ns)) {
+		return false;
+	}
+	uint64_t mine = (uint64_t)(now_ns + PROBE_NS);
+	if (!__atomic_compare_exchange_n(&device->row->probe_until_ns, &until, mine, 0,
+					 __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+		return false;
+	}
+	__atomic_store_n(&state->probe_until_ns, mine, __ATOMIC_RELAXED);
+	return true;
+}
+
+/* The unknown kernel was measured, or was not launched: let the next one go. */
 static void
-settle(const struct device *device, const struct device_state *state,
-       const struct meter_result *result)
+drop_probe(struct state_device *row, struct device_state *state)
+{
+	uint64_t mine = __atomic_exchange_n(&state->probe_until_ns, 0, __ATOMIC_RELAXED);
+	if (mine != 0) {
+		__atomic_compare_exchange_n(&row->probe_until_ns, &mine, 0, 0, __ATOMIC_RELAXED,
+					    __ATOMIC_RELAXED);
+	}
+}
+
+static void
+note_first(struct device_state *state, const struct meter_result *result)
+{
+	if (result->forecast->samples == 0) {
+		state->short_firsts = result->duration_ns < LONG_NS ? state->short_firsts + 1 : 0;
+	}
+}
+
+static void
+settle(const struct device *device, struct device_state *state, const struct meter_result *result)
 {
 	if (result->forecast != NULL && result->duration_ns > 0) {
+		note_first(state, result);
 		forecast_learn(result->forecast, result->duration_ns, state->contended);
 	}
 	if (!result->settles) {
@@ -163,6 +217,7 @@ collect(int number, const struct device *device)
 	}
 	while (meter_collect(number, &result)) {
 		settle(device, &states[number], &result);
+		drop_probe(device->row, &states[number]);
 	}
 }
 
@@ -198,32 +253,76 @@ pause_for(int64_t wait_ns)
 	return pause + (int64_t)(next_random() % (uint32_t)(pause / 8 + 1));
 }
 
-/* Draw `amount_ns` from the shared bucket, waiting for it. */
-static void
-draw(int number, struct device *device, int64_t amount_ns, const struct forecast *forecast)
+/* Time slices of neighbours stretch a kernel many times over, so unfinished work is no sign of a
+ * kernel that waits for the held one until it has taken far longer than that. */
+static int64_t
+patience(const struct meter_load *load)
+{
+	int64_t long_enough = 16 * load->work_ns;
+	return long_enough > MAX_HOLD_NS ? long_enough : MAX_HOLD_NS;
+}
+
+/* What a launch is to be charged. Asked again after each wait: a kernel that was unknown before may
+ * have been measured meanwhile. */
+static int64_t
+price(const struct device *device, const struct forecast *forecast, bool single)
+{
+	return single ? __atomic_load_n(&forecast->cost_ns, __ATOMIC_RELAXED)
+		      : bias_apply(device, DRAW_NS);
+}
+
+/* One look at the bucket. Returns how long to wait before the next, 0 when the launch may go. */
+static int64_t
+try_draw(int number, struct device *device, int64_t now_ns, const struct forecast *forecast,
+	 int64_t amount_ns)
+{
+	struct limit limit;
+	uint32_t share = current_share(device, now_ns, &limit);
+	int64_t burst_ns = limit.burst_ns != 0 ? (int64_t)limit.burst_ns : DEFAULT_BURST_NS;
+	/* What comes in while an unknown kernel runs is kept: that kernel has yet to be paid. */
+	bool probe = probe_is_under_way(device->row, now_ns);
+	int64_t tokens =
+	    bucket_refill(device->row, now_ns, share == SHARE_UNLIMITED ? FULL_CORES_Q16 : share,
+			  probe ? burst_ns + PROBE_NS : burst_ns);
+	if (share != SHARE_UNLIMITED && tokens < 0) {
+		return bucket_wait_ns(tokens, share);
+	}
+	struct device_state *state = &states[number];
+	bool unknown = forecast->samples == 0;
+	bool probing = unknown && state->short_firsts < TRUSTED_FIRSTS;
+	if ((unknown && forecast->pending > 0) || too_much_in_flight(number, burst_ns) || probe ||
+	    (probing && !take_probe(device, state, now_ns))) {
+		return MIN_PAUSE_NS * 2;
+	}
+	if (share == SHARE_UNLIMITED || bucket_take(device->row, amount_ns)) {
+		return 0;
+	}
+	drop_probe(device->row, state);
+	return MIN_PAUSE_NS;
+}
+
+/* Draw a launch's cost (`single`) or an allowance for short ones from the shared bucket, waiting
+ * for it. Returns what was drawn. */
+static int64_t
+draw(int number, struct device *device, const struct forecast *forecast, bool single)
 {
 	struct device_state *state = &states[number];
 	int64_t began_ns = clock_now();
 	int64_t now_ns = began_ns;
+	int64_t amount_ns;
 	for (;;) {
-		struct limit limit;
 		collect(number, device);
 		look_for_others(device, state, now_ns);
-		uint32_t share = current_share(device, now_ns, &limit);
-		int64_t burst_ns = limit.burst_ns != 0 ? (int64_t)limit.burst_ns : DEFAULT_BURST_NS;
-		int64_t tokens =
-		    bucket_refill(device->row, now_ns,
-				  share == SHARE_UNLIMITED ? FULL_CORES_Q16 : share, burst_ns);
-		bool unknown = forecast->samples == 0 && forecast->pending > 0;
-		bool held = unknown || too_much_in_flight(number, burst_ns);
-		if (!held && (share == SHARE_UNLIMITED || bucket_take(device->row, amount_ns))) {
+		amount_ns = price(device, forecast, single);
+		int64_t wait_ns = try_draw(number, device, now_ns, forecast, amount_ns);
+		if (wait_ns == 0) {
 			break;
 		}
-		if (now_ns - began_ns > MAX_HOLD_NS && meter_load(number).count > 0) {
+		struct meter_load load = meter_load(number);
+		if (load.count > 0 && now_ns - began_ns > patience(&load)) {
 			bucket_correct(device->row, -amount_ns);
 			break;
 		}
-		int64_t wait_ns = held ? MIN_PAUSE_NS * 2 : bucket_wait_ns(tokens, share);
 		bias_sample(device, now_ns);
 		clock_sleep(pause_for(wait_ns));
 		now_ns = clock_now();
@@ -232,6 +331,7 @@ draw(int number, struct device *device, int64_t amount_ns, const struct forecast
 	if (now_ns != began_ns) {
 		note_wait(device->row, now_ns - began_ns);
 	}
+	return amount_ns;
 }
 
 static void
@@ -283,9 +383,12 @@ measure(int number, struct device *device, struct launch *launch, struct forecas
 static void
 begin_single(int number, struct device *device, struct launch *launch, struct forecast *forecast)
 {
-	draw(number, device, launch->cost_ns, forecast);
+	launch->cost_ns = draw(number, device, forecast, true);
 	account(device, &states[number], launch->cost_ns, true);
 	measure(number, device, launch, forecast, true);
+	if (launch->ticket == NULL) {
+		drop_probe(device->row, &states[number]);
+	}
 }
 
 static void
@@ -301,9 +404,7 @@ begin_short(int number, struct device *device, struct launch *launch, struct for
 		}
 		return;
 	}
-	int64_t charge = bias_apply(device, DRAW_NS);
-	draw(number, device, charge, forecast);
-	account(device, state, charge, false);
+	account(device, state, draw(number, device, forecast, false), false);
 	__atomic_add_fetch(&state->allowance_ns, DRAW_NS, __ATOMIC_RELAXED);
 	__atomic_add_fetch(&state->drawn_ns, DRAW_NS, __ATOMIC_RELAXED);
 	__atomic_store_n(&state->sample_next, true, __ATOMIC_RELAXED);

@@ -10,7 +10,8 @@
  * BYTES                    plain allocations of that size until refused: number granted race BYTES
  * ROUNDS             allocate and free at random: granted, refused info | total N free and total
  * bytes nvml N                        total used free of NVML processes N                   NVML
- * compute processes: count and pid:bytes… kernel NAME                   load it launch COUNT [sync]
+ * compute processes: count and pid:bytes… kernel NAME                   load it mix NAME…  load
+ * them; run launches them in turn launch COUNT [sync]
  * blocks 1: nanoseconds taken, and computed biglaunch COUNT               the same with 65536 x
  * 65536 blocks run MILLISECONDS [sync]       launch until the time is over: launches, nanoseconds,
  * begin graph COUNT capture COUNT launches, then launch the graph once wait cuCtxSynchronize cycle
@@ -49,6 +50,8 @@ static struct held held[MAX_HELD];
 static size_t held_count;
 static cu_device current;
 static cu_function function;
+static cu_function mixed[8]; /* launched in turn by run */
+static unsigned mixed_count;
 static cu_stream capture_stream;
 
 static long long
@@ -103,7 +106,8 @@ do_run(double milliseconds, bool sync)
 	long long until = began + (long long)(milliseconds * 1e6);
 	int result = CU_OK;
 	while (now_ns() < until && result == CU_OK) {
-		result = cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+		cu_function next = mixed_count > 0 ? mixed[launches % mixed_count] : function;
+		result = cuLaunchKernel(next, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
 		launches++;
 		if (sync || launches % 16 == 0) {
 			cuStreamSynchronize(NULL);
@@ -194,8 +198,8 @@ do_nvml(unsigned index, bool processes)
 }
 
 /* On a real device a kernel "k_500us" spins that long; the fake one goes by the name alone. */
-static void
-do_kernel(const char *name)
+static int
+load_kernel(const char *name, cu_function *loaded)
 {
 	static char ptx[4096];
 	unsigned long value = 0;
@@ -213,7 +217,25 @@ do_kernel(const char *name)
 	    name, ns);
 	cu_module module;
 	int result = cuModuleLoadData(&module, ptx);
-	result = result != CU_OK ? result : cuModuleGetFunction(&function, module, name);
+	return result != CU_OK ? result : cuModuleGetFunction(loaded, module, name);
+}
+
+static void
+do_kernel(const char *name)
+{
+	mixed_count = 0;
+	printf("%d\n", load_kernel(name, &function));
+}
+
+static void
+do_mix(char *names)
+{
+	int result = CU_OK;
+	mixed_count = 0;
+	for (char *name = strtok(names, " \n"); name != NULL && mixed_count < 8 && result == CU_OK;
+	     name = strtok(NULL, " \n")) {
+		result = load_kernel(name, &mixed[mixed_count++]);
+	}
 	printf("%d\n", result);
 }
 
@@ -339,6 +361,8 @@ execute_launch(const struct command *c)
 {
 	if (strcmp(c->word, "kernel") == 0) {
 		do_kernel(c->a);
+	} else if (strcmp(c->word, "mix") == 0) {
+		do_mix(c->line + 4);
 	} else if (strcmp(c->word, "launch") == 0) {
 		do_launch(c->x, strcmp(c->b, "sync") == 0, 1);
 	} else if (strcmp(c->word, "biglaunch") == 0) {

@@ -8,6 +8,7 @@ from tests.native.shim_rig import LIBRARY, SHIM, Container, Node
 
 CLOCK = SHIM / "build" / "tests" / "libvclock.so"
 SETTLE_MS = 300
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
 
 
 def kernel_ns(name: str) -> int:
@@ -16,14 +17,11 @@ def kernel_ns(name: str) -> int:
     return int(found[1]) * {"us": 1_000, "ms": 1_000_000}[found[2]]
 
 
-def virtual_node(tmp_path: Path, processes: int, card: str = "A100-SXM4-80GB") -> Node:
+def virtual_node(tmp_path: Path, processes: int, card: str = "A100-SXM4-80GB", *, card_fields: str = "") -> Node:
     environment = {"GPUSLICE_FAKE_CLOCK": "virtual", "GPUSLICE_FAKE_PARTICIPANTS": str(processes)}
-    node = Node(tmp_path / "node", cards=f"[{{model: {card}, uuid: GPU-00000000-0000-0000-0000-000000000001}}]")
+    node = Node(tmp_path / "node", cards=f"[{{model: {card}, uuid: {UUID}{card_fields}}}]")
     node.environment.update(environment)
     return node
-
-
-UUID = "GPU-00000000-0000-0000-0000-000000000001"
 
 
 def box_on(node: Node, name: str, percent: int, **fields: object) -> Container:

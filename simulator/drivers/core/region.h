@@ -27,6 +27,8 @@ enum {
 	MAX_FAULTS = 64,
 	SAMPLES = 16,
 	SEGMENTS = 1024,
+	BUSY_STEPS = 2048,
+	BUSY_STEP_NS = 10000000,
 	MAX_PARTICIPANTS = 256,
 };
 
@@ -100,7 +102,9 @@ struct domain {
 	uint32_t sample_percent[SAMPLES];
 	uint64_t sample_end_us[SAMPLES];
 	uint32_t sample_next;
-	uint64_t busy_ns; /* all time the device was busy */
+	uint64_t busy_ns;                /* all time the device was busy */
+	uint32_t busy_steps[BUSY_STEPS]; /* of it in each BUSY_STEP_NS since busy_from_ns */
+	uint64_t busy_from_ns;           /* 0: never busy */
 	uint32_t segment_next;
 	struct segment segments[SEGMENTS];
 };

@@ -135,6 +135,26 @@ run_shared(struct domain *d, uint64_t from, uint64_t most, uint32_t active)
 	return run;
 }
 
+/* Keep when the device was busy, from its first work on, for whoever judges shares of time. */
+static void
+note_busy(struct domain *d, uint64_t from, uint64_t to)
+{
+	d->busy_ns += to - from;
+	d->sample_busy_ns += to - from;
+	if (d->busy_from_ns == 0) {
+		d->busy_from_ns = from;
+	}
+	while (from < to) {
+		uint64_t step = (from - d->busy_from_ns) / BUSY_STEP_NS;
+		uint64_t end = d->busy_from_ns + (step + 1) * BUSY_STEP_NS;
+		end = end < to ? end : to;
+		if (step < BUSY_STEPS) {
+			d->busy_steps[step] += (uint32_t)(end - from);
+		}
+		from = end;
+	}
+}
+
 /* Nobody has work: samples of an idle device, and no more of them than the ring can show. */
 static uint64_t
 skip_idle(struct domain *d, uint64_t now)
@@ -175,9 +195,8 @@ timeline_advance(uint32_t domain)
 		uint64_t most = (now < boundary ? now : boundary) - at;
 		bool shared = r->inventory.sharing == SHARING_MPS && active > 1;
 		uint64_t ran = shared ? run_shared(d, at, most, active) : run_slice(d, at, most);
+		note_busy(d, at, at + ran);
 		at += ran;
-		d->busy_ns += ran;
-		d->sample_busy_ns += ran;
 		if (at == boundary) {
 			close_sample(d, boundary);
 		}

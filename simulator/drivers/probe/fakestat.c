@@ -1,6 +1,7 @@
-/* fakestat: the ledger of a fake node as JSON on stdout. Environment as for the drivers. Takes no
- * option. */
+/* fakestat: the ledger of a fake node as JSON on stdout. Environment as for the drivers.
+ * --busy: also when each card was busy, in steps of 10 ms since its first work. */
 #include <stdio.h>
+#include <string.h>
 
 #include "ledger.h"
 #include "region.h"
@@ -40,7 +41,22 @@ print_processes(uint32_t domain)
 }
 
 static void
-print_card(const char *uuid, bool first)
+print_busy(const struct domain *domain)
+{
+	uint32_t count = BUSY_STEPS;
+	while (count > 0 && domain->busy_steps[count - 1] == 0) {
+		count--;
+	}
+	printf(", \"busy_from_ns\": %llu, \"busy_steps_ns\": [",
+	       (unsigned long long)domain->busy_from_ns);
+	for (uint32_t i = 0; i < count; i++) {
+		printf("%s%u", i > 0 ? ", " : "", domain->busy_steps[i]);
+	}
+	fputs("]", stdout);
+}
+
+static void
+print_card(const char *uuid, bool first, bool busy)
 {
 	uint32_t domain = 0;
 	struct gpuslice_fake_card card;
@@ -56,12 +72,20 @@ print_card(const char *uuid, bool first)
 	       (unsigned long long)card.peak_bytes, (unsigned long long)card.shared_bytes,
 	       (unsigned long long)card.refused, (unsigned long long)card.busy_ns);
 	print_processes(domain);
+	if (busy) {
+		print_busy(&region()->domains[domain]);
+	}
 	fputs("}", stdout);
 }
 
 int
-main(void)
+main(int count, char **arguments)
 {
+	bool busy = count == 2 && strcmp(arguments[1], "--busy") == 0;
+	if (count > 1 && !busy) {
+		fprintf(stderr, "usage: fakestat [--busy]\n");
+		return 2;
+	}
 	if (!region_attach(CLIENT_NVML)) {
 		fprintf(stderr, "fakestat: %s\n", region_problem());
 		return 1;
@@ -70,10 +94,10 @@ main(void)
 	printf("{\"node\": \"%s\", \"repairs\": %u, \"cards\": [", inventory->name,
 	       region()->repairs);
 	for (uint32_t c = 0; c < inventory->card_count; c++) {
-		print_card(inventory->cards[c].uuid, c == 0);
+		print_card(inventory->cards[c].uuid, c == 0, busy);
 		for (unsigned gi = 0; gi < MAX_INSTANCES; gi++) {
 			if (inventory->cards[c].mig[gi].live) {
-				print_card(inventory->cards[c].mig[gi].uuid, false);
+				print_card(inventory->cards[c].mig[gi].uuid, false, busy);
 			}
 		}
 	}
