@@ -30,6 +30,8 @@ HAMI_NODE_REGISTER = "hami.io/node-nvidia-register"
 VERSION = 1
 _LONGEST_NUMBER = 10
 """Digits of a slice number; Python refuses to read numbers of thousands of digits."""
+MOST_SHARES = 4_096
+"""Shares of one pod: no more fit into the 256 KiB of annotations that a pod may have."""
 _Decoded = TypeVar("_Decoded")
 
 
@@ -112,11 +114,18 @@ def decode_allocation(owner: str, text: str) -> PodAllocation:
         text: The annotation's value.
 
     Raises:
-        BadAnnotation: It is not valid JSON of a version we know, or a quantity is negative.
+        BadAnnotation: It is not valid JSON of a version we know, has more than :data:`MOST_SHARES` shares, or a
+            quantity is negative.
     """
     wire = _decode(owner, ALLOCATION, text, _allocation_decoder.decode)
     if wire.v != VERSION:
         raise BadAnnotation(owner, ALLOCATION, text, f"version {wire.v} is not {VERSION}")
+    count = sum(map(len, wire.containers.values()))
+    if count > MOST_SHARES:
+        problem = (
+            f"containers hold {count} shares, more than {MOST_SHARES}; delete the pod so that it is scheduled anew"
+        )
+        raise BadAnnotation(owner, ALLOCATION, text, problem)
     containers = {
         name: tuple(_share(owner, text, share) for share in shares) for name, shares in wire.containers.items()
     }

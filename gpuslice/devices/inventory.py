@@ -57,6 +57,8 @@ class Card:
     mig_profiles: tuple[MigProfile, ...] = ()
     core_units: int = 100
     """How many units the vendor counts a whole card's compute in (AMD: compute units)."""
+    equal_shares: bool = False
+    """All shares of the card have the same size: the first one decides, until the card is idle again."""
 
 
 @dataclass(frozen=True, slots=True)

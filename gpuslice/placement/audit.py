@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from gpuslice.devices.errors import GpusliceError
 from gpuslice.placement.books import NodeBook
 from gpuslice.placement.events import Conflict
-from gpuslice.placement.fleet import Fleet
+from gpuslice.placement.fleet import MIXED, Fleet
 from gpuslice.placement.holding import CardUse, uses_of
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def shortage(fleet: Fleet, book: NodeBook, use: CardUse) -> str:
         return "not enough free memory"
     if fleet.used_cores[at] + use.core_percent > fleet.total_cores[at]:
         return "not enough free compute"
+    if fleet.equal_shares[at] and (use.share_mib == MIXED or fleet.share_mib[at] not in (0, use.share_mib)):
+        return "the card is cut into shares of another size"
     return ""
 
 
@@ -62,12 +64,14 @@ def conflicts(ledger: "Ledger", node: str) -> dict[tuple[str, str], Conflict]:
         fleet.used_cores[row, :width].tolist(),
         fleet.total_cores[row, :width].tolist(),
         fleet.exclusive[row, :width].tolist(),
+        fleet.share_mib[row, :width].tolist(),
         strict=True,
     )
     suspects = [
         column
-        for column, (mask, used, total, memory, total_memory, cores, total_cores, exclusive) in enumerate(columns)
+        for column, (mask, used, total, memory, total_memory, cores, total_cores, exclusive, size) in enumerate(columns)
         if used > total
+        or size == MIXED
         or memory > total_memory
         or cores > total_cores
         or used != mask.bit_count()
@@ -92,6 +96,8 @@ def _problem(ledger: "Ledger", book: NodeBook, column: int) -> str:
         return "two pods have the same slice on record"
     if len(held) > 1 and any(use.exclusive for use in held):
         return "a card held exclusively has another holder"
+    if fleet.equal_shares[at] and (len({use.share_mib for use in held}) > 1 or any(u.share_mib == MIXED for u in held)):
+        return "shares of different sizes are on record, and the card can be cut into equal ones only"
     amounts = (
         ("slots", sum(use.slices.bit_count() for use in held), int(fleet.total_slots[at])),
         ("MiB of memory", sum(use.memory_mib for use in held), int(fleet.total_memory[at])),
@@ -134,6 +140,8 @@ def _check_node(ledger: "Ledger", book: NodeBook) -> None:
         sums = _sums([*held, *kept])
         columns = tuple(int(c[at]) for c in (fleet.used_slots, fleet.used_memory, fleet.used_cores, fleet.exclusive))
         _require(columns == sums, f"{where}: columns say {columns}, the books {sums}")
+        size = ledger.books.share_mib(book, uuid) if fleet.equal_shares[at] else 0
+        _require(int(fleet.share_mib[at]) == size, f"{where}: size of shares is {fleet.share_mib[at]}, not {size}")
         mask = 0
         for use in held:
             mask |= use.slices

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuslice.devices.inventory import NodeCards
-from gpuslice.placement.fleet import MAX_CARDS, Fleet
+from gpuslice.placement.fleet import MAX_CARDS, MIXED, Fleet
 from gpuslice.placement.holding import CardUse, Holding
 
 
@@ -137,6 +137,13 @@ class Books:
                     seen |= use.slices
         return False
 
+    def share_mib(self, book: NodeBook, uuid: str) -> int:
+        """Return the size of a card's shares, held and reserved; 0 when there is none."""
+        reserved = (use for uses in book.reserved.values() for use in uses)
+        held = (use for holding in book.holders.values() for use in holding.uses)
+        sizes = {use.share_mib for use in (*held, *reserved) if use.uuid == uuid}
+        return sizes.pop() if len(sizes) == 1 else MIXED if sizes else 0
+
     def _mask(self, book: NodeBook, uuid: str) -> int:
         mask = 0
         for holding in book.holders.values():
@@ -158,6 +165,8 @@ class Books:
             fleet.used_memory[at] += sign * use.memory_mib
             fleet.used_cores[at] += sign * use.core_percent
             fleet.exclusive[at] += sign * int(use.exclusive)
+            if fleet.equal_shares[at]:
+                fleet.share_mib[at] = self.share_mib(book, use.uuid)
 
     def _count_cpu(self, book: NodeBook, cpu_milli: int) -> None:
         self._fleet.cpu_used[book.row] += cpu_milli

@@ -127,7 +127,8 @@ class Combination:
             totals = (card.total_slots, card.total_memory, card.total_cores)
             used = (card.used_slots, card.used_memory, card.used_cores, card.exclusive)
             usable = tuple(column in order for order in self._orders)
-            state = (usable, totals, used, card.numa if self._same_numa else 0)
+            size = (card.equal_shares, card.share_mib)
+            state = (usable, totals, used, size, card.numa if self._same_numa else 0)
             found.append(numbers.setdefault(state, len(numbers)))
         return found
 

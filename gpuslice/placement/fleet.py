@@ -3,6 +3,8 @@
 One row a node, one column a card, cards of a node ordered by UUID so that the lower column is the lower UUID. Every
 change of a row stamps it with a rising version; a cache rescores only the rows stamped since its own last look.
 
+``share_mib`` is kept for cards with ``equal_shares`` alone: size of the shares in use, :data:`MIXED` if they differ.
+
 ``used`` includes reservations, so it may exceed ``total`` while a reservation waits for its victims to end. Free is
 then negative and nobody fits.
 """
@@ -22,6 +24,7 @@ Codes = npt.NDArray[np.uint8]
 
 UNKNOWN_NUMA: Final = -1
 UNKNOWN_CPU: Final = -1
+MIXED: Final = -1
 MAX_CARDS: Final = 128
 """Cards of a node that are used; bounds what one node's annotation can cost everybody."""
 MAX_SLICES: Final = 4_096
@@ -67,6 +70,8 @@ _CARD_COLUMNS: Final[_Kinds] = (
     ("present", np.bool_),
     ("healthy", np.bool_),
     ("cordoned", np.bool_),
+    ("equal_shares", np.bool_),
+    ("share_mib", np.int64),
     ("model", np.int32),
     ("kind", np.int32),
     ("family", np.int16),
@@ -97,6 +102,8 @@ class Fleet:
     present: Bools
     healthy: Bools
     cordoned: Bools
+    equal_shares: Bools
+    share_mib: Ints
     model: npt.NDArray[np.int32]
     kind: npt.NDArray[np.int32]
     family: npt.NDArray[np.int16]
@@ -123,6 +130,8 @@ class Fleet:
         """Version of the youngest change."""
         self.layout = 0
         """Rises when a node or card comes, goes or moves: row numbers looked up before are void."""
+        self.any_equal_shares = False
+        """Whether there is, or was, any card whose shares all have the same size."""
         self._uuids: list[tuple[str, ...]] = []
         self.wirings: list[Links] = [()]
         """Distinct link matrices; number 0 is the unknown one."""
@@ -226,6 +235,8 @@ class Fleet:
         self.total_cores[at] = min(max(card.cores, 0), MAX_AMOUNT)
         self.healthy[at] = card.healthy
         self.cordoned[at] = card.cordoned
+        self.equal_shares[at] = card.equal_shares
+        self.any_equal_shares |= card.equal_shares
         self.model[at] = self.models.number(card.model)
         self.kind[at] = self.kinds.number(f"{card.family}{KIND_SEPARATOR}{card.model}")
         self.family[at] = self.families.number(card.family)

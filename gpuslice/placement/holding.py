@@ -7,7 +7,7 @@ from gpuslice.devices.allocation import PodAllocation, SliceShare
 from gpuslice.devices.inventory import card_of_slice, number_of_slice
 from gpuslice.devices.requests import Role
 from gpuslice.placement.events import PodKey, Roles
-from gpuslice.placement.fleet import MAX_AMOUNT, MAX_SLICES
+from gpuslice.placement.fleet import MAX_AMOUNT, MAX_SLICES, MIXED
 
 
 class Phase(Enum):
@@ -27,6 +27,8 @@ class CardUse(NamedTuple):
     core_percent: int
     exclusive: bool
     family: str = "nvidia"
+    share_mib: int = 0
+    """Size of each of its slices; :data:`MIXED` when they differ."""
 
 
 class Holding:
@@ -77,17 +79,56 @@ def uses_of(allocation: PodAllocation, roles: Roles, *, init_done: bool) -> tupl
         roles: Roles of the pod's init containers in pod order.
         init_done: Whether all regular init containers have ended.
     """
-    steps = steps_of(allocation, roles)
-    counted = steps[-1:] if init_done else steps
-    slices: dict[str, int] = {}
-    families: dict[str, str] = {}
+    cards: dict[str, _Tally] = {}
     for _, share in allocation.shares():
         uuid = card_of_slice(share.slice)
-        slices[uuid] = slices.get(uuid, 0) | 1 << min(number_of_slice(share.slice), MAX_SLICES)
-        families[uuid] = share.family
-    return tuple(
-        CardUse(uuid, mask, *_peak(counted, uuid), family=families[uuid]) for uuid, mask in sorted(slices.items())
-    )
+        tally = cards.get(uuid)
+        if tally is None:
+            tally = cards[uuid] = _Tally(share.family)
+        tally.see(share)
+    steps = steps_of(allocation, roles)
+    for step in steps[-1:] if init_done else steps:
+        touched = [cards[card_of_slice(share.slice)] for share in step]
+        for share, tally in zip(step, touched, strict=True):
+            tally.add(share)
+        for tally in touched:
+            tally.end_step()
+    return tuple(cards[uuid].use(uuid) for uuid in sorted(cards))
+
+
+class _Tally:
+    """What one pod takes of one card, while it is being added up."""
+
+    __slots__ = ("cores", "exclusive", "family", "memory", "sizes", "slices", "step_cores", "step_memory")
+
+    def __init__(self, family: str) -> None:
+        self.family = family
+        self.slices = 0
+        self.sizes: dict[int, int] = {}
+        """MiB by slice: the most that any of its users has, over the pod's whole life."""
+        self.memory = self.cores = 0
+        self.step_memory = self.step_cores = 0
+        self.exclusive = False
+
+    def see(self, share: SliceShare) -> None:
+        number = min(number_of_slice(share.slice), MAX_SLICES)
+        self.slices |= 1 << number
+        self.sizes[number] = max(self.sizes.get(number, 0), share.memory_mib)
+
+    def add(self, share: SliceShare) -> None:
+        self.step_memory += min(share.memory_mib, MAX_AMOUNT)
+        self.step_cores += min(share.core_percent, MAX_AMOUNT)
+        self.exclusive = self.exclusive or share.exclusive
+
+    def end_step(self) -> None:
+        self.memory = max(self.memory, self.step_memory)
+        self.cores = max(self.cores, self.step_cores)
+        self.step_memory = self.step_cores = 0
+
+    def use(self, uuid: str) -> CardUse:
+        sizes = set(self.sizes.values())
+        size = min(sizes.pop(), MAX_AMOUNT) if len(sizes) == 1 else MIXED
+        return CardUse(uuid, self.slices, self.memory, self.cores, self.exclusive, self.family, size)
 
 
 def steps_of(allocation: PodAllocation, roles: Roles) -> list[list[SliceShare]]:
@@ -107,14 +148,3 @@ def steps_of(allocation: PodAllocation, roles: Roles) -> list[list[SliceShare]]:
             last.extend(shares)
     steps.append(last)
     return steps
-
-
-def _peak(steps: list[list[SliceShare]], uuid: str) -> tuple[int, int, bool]:
-    memory = cores = 0
-    exclusive = False
-    for step in steps:
-        here = [share for share in step if card_of_slice(share.slice) == uuid]
-        memory = max(memory, sum(min(share.memory_mib, MAX_AMOUNT) for share in here))
-        cores = max(cores, sum(min(share.core_percent, MAX_AMOUNT) for share in here))
-        exclusive = exclusive or any(share.exclusive for share in here)
-    return memory, cores, exclusive

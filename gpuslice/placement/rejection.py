@@ -24,8 +24,9 @@ class Obstacle(IntEnum):
     SLOTS = 9
     MEMORY = 10
     CORES = 11
-    NUMA = 12
-    COMBINATION = 13
+    SHARE_SIZE = 12
+    NUMA = 13
+    COMBINATION = 14
 
 
 TEXTS: Mapping[Obstacle, str] = {
@@ -41,6 +42,7 @@ TEXTS: Mapping[Obstacle, str] = {
     Obstacle.SLOTS: "not enough cards with a free slot",
     Obstacle.MEMORY: "not enough free GPU memory on any card",
     Obstacle.CORES: "not enough free GPU compute on any card",
+    Obstacle.SHARE_SIZE: "not enough cards whose other shares have the requested size",
     Obstacle.NUMA: "not enough suitable cards on one NUMA node",
     Obstacle.COMBINATION: "containers of the pod do not fit on the node together",
 }

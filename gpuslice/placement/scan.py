@@ -82,6 +82,8 @@ class Scan:
         self.extra_slots: Ints = np.zeros(shape, dtype=np.int64)
         self.extra_memory: Ints = np.zeros((planned.steps, *shape), dtype=np.int64)
         self.extra_cores: Ints = np.zeros((planned.steps, *shape), dtype=np.int64)
+        self.planned_mib: Ints = np.zeros(shape if fleet.any_equal_shares else (0, 0), dtype=np.int64)
+        """Size of the shares that the plan has on each card, where all of a card must have the same."""
         self.chosen: list[Bools] = []
 
     def slots_after(self) -> Ints:
@@ -121,6 +123,8 @@ class Scan:
     def take(self, block: Block, chosen: Bools, *, exclusive: bool) -> None:
         """Put a block on the chosen cards of every row."""
         self.extra_slots += chosen
+        if self.fleet.any_equal_shares:
+            self.planned_mib = np.where(chosen, self.peaks(block)[0], self.planned_mib)
         for step, request in enumerate(block.steps):
             if request is not None:
                 self.extra_memory[step] += np.where(chosen, self.wanted(block, step), 0)
@@ -239,9 +243,21 @@ def _tests(
             fits_cores &= scan.used_cores + cores <= scan.total_cores
     yield Obstacle.MEMORY, fits_memory
     yield Obstacle.CORES, fits_cores
+    if fleet.any_equal_shares:
+        yield Obstacle.SHARE_SIZE, _same_size(scan, block)
     apart = [scan.chosen[other] for other in block.apart if other < len(scan.chosen)]
     if apart:
         yield Obstacle.COMBINATION, ~np.logical_or.reduce(apart)
+
+
+def _same_size(scan: Scan, block: Block) -> Bools:
+    """Mark the cards whose shares may have any size, or have that of the block."""
+    fleet, rows = scan.fleet, scan.rows
+    size = scan.peaks(block)[0]
+    like_others = (scan.used_slots == 0) | (fleet.share_mib[rows] == size)
+    like_planned = (scan.extra_slots == 0) | (scan.planned_mib == size)
+    same: Bools = ~fleet.equal_shares[rows] | (like_others & like_planned)
+    return same
 
 
 def _on_big_enough_numa(scan: Scan, usable: Bools, wanted: int) -> Bools:

@@ -39,6 +39,10 @@ class Block:
         object.__setattr__(self, "family", wanted[0].family)
         object.__setattr__(self, "exclusive", any(step.exclusive for step in wanted))
 
+    def share_mib(self, card_memory_mib: int) -> int:
+        """Return the size of each slice on a card with this much memory, MiB: the most that any of its users wants."""
+        return max(step.memory_on(card_memory_mib) for step in self.steps if step is not None)
+
     @property
     def weight(self) -> tuple[int, int, int, int]:
         """Size for ordering: hardest first."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuslice.devices.requests import CardSelection
-from gpuslice.placement.fleet import UNKNOWN_CPU, Fleet
+from gpuslice.placement.fleet import MIXED, UNKNOWN_CPU, Fleet
 from gpuslice.placement.holding import CardUse
 from gpuslice.placement.rejection import Obstacle
 from gpuslice.placement.selection import card_accepted
@@ -35,6 +35,11 @@ class CardState:
     """Holders that want the card alone."""
     kind: int
     """Number of the family and model in the fleet's vocabulary."""
+    equal_shares: bool
+    share_mib: int
+    """Size of the shares in use, where all must have the same."""
+    planned_mib: int
+    """The same for the shares of the plan."""
     extra_slots: int
     extra_exclusive: int
     extra_memory: list[int]
@@ -99,9 +104,12 @@ def view_of(fleet: Fleet, row: int, shape: PodShape, changes: Sequence[Change] =
         fleet.used_cores[row, :width].tolist(),
         fleet.exclusive[row, :width].tolist(),
         fleet.kind[row, :width].tolist(),
+        fleet.equal_shares[row, :width].tolist(),
+        fleet.share_mib[row, :width].tolist(),
     )
-    zeros = ([0] * width, [0] * width, [[0] * steps for _ in range(width)], [[0] * steps for _ in range(width)])
-    cards = list(map(CardState, uuids, *words, *numbers, *zeros))
+    zeros = [[0] * width for _ in range(3)]
+    by_step = [[[0] * steps for _ in range(width)] for _ in range(2)]
+    cards = list(map(CardState, uuids, *words, *numbers, *zeros, *by_step))
     for sign, use in changes:
         column = fleet.column(row, use.uuid)
         if column >= 0:
@@ -112,6 +120,8 @@ def view_of(fleet: Fleet, row: int, shape: PodShape, changes: Sequence[Change] =
 
 
 def _change(card: CardState, sign: int, use: CardUse) -> None:
+    if sign > 0:
+        card.share_mib = use.share_mib if card.used_slots == 0 or card.share_mib == use.share_mib else MIXED
     card.used_slots += sign * use.slices.bit_count()
     card.used_memory += sign * use.memory_mib
     card.used_cores += sign * use.core_percent
@@ -152,7 +162,12 @@ def _full(card: CardState, block: Block, *, idle_only: bool) -> Obstacle:
         wanted = card.extra_cores[step] + request.core_percent if request.core_percent else 1
         if card.used_cores + wanted > card.total_cores:
             return Obstacle.CORES
-    return Obstacle.NONE
+    return Obstacle.SHARE_SIZE if card.equal_shares and _of_another_size(card, block) else Obstacle.NONE
+
+
+def _of_another_size(card: CardState, block: Block) -> bool:
+    size = block.share_mib(card.total_memory)
+    return bool((card.used_slots and card.share_mib != size) or (card.extra_slots and card.planned_mib != size))
 
 
 def take(view: NodeView, block: Block, columns: tuple[int, ...], *, exclusive: bool) -> None:
@@ -160,6 +175,7 @@ def take(view: NodeView, block: Block, columns: tuple[int, ...], *, exclusive: b
     for column in columns:
         card = view.cards[column]
         card.extra_slots += 1
+        card.planned_mib = block.share_mib(card.total_memory)
         card.extra_exclusive += int(exclusive)
         for step, request in enumerate(block.steps):
             if request is not None:

@@ -165,12 +165,7 @@ class _Round:
             wanted = [step for step in block.steps if step is not None]
             for column in columns:
                 total = int(fleet.total_memory[row, column])
-                use = CardUse(
-                    uuids[column],
-                    1,
-                    max(step.memory_on(total) for step in wanted),
-                    max(step.core_percent for step in wanted),
-                    block.exclusive,
-                )
+                size, cores = block.share_mib(total), max(step.core_percent for step in wanted)
+                use = CardUse(uuids[column], 1, size, cores, block.exclusive, share_mib=size)
                 promised.append((+1, use))
         return True

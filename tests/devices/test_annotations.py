@@ -93,6 +93,11 @@ def test_the_allocation_reads_as_documented() -> None:
             "slice",
             id="more digits than Python reads",
         ),
+        pytest.param(
+            '{"v":1,"node":"n","containers":{"c":[' + ",".join(['{"slice":"GPU-a::1"}'] * 4097) + "]}}",
+            "4097 shares",
+            id="more shares than fit into a pod",
+        ),
         pytest.param('{"x":' * 50_000, "recursion", id="nested too deeply"),
     ],
 )

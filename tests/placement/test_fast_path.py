@@ -12,8 +12,8 @@ from gpuslice.placement.fit import Fit, fit_node
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.mix import Task
 from gpuslice.placement.policies.registry import NAMES, PolicyDefaults, resolve
-from gpuslice.placement.verdicts import scan_nodes
 from gpuslice.placement.shape import PodShape, shape_of
+from gpuslice.placement.verdicts import scan_nodes
 from tests.placement.build import BINPACK, key, node, roles_of, run, seen
 
 pytestmark = pytest.mark.timeout(240)
@@ -67,6 +67,7 @@ def clusters(draw: st.DrawFn) -> Ledger:
                 numa=draw(st.sampled_from((None, 0, 1))),
                 healthy=draw(st.integers(0, 9)) > 0,
                 cordoned=draw(st.integers(0, 9)) == 0,
+                equal_shares=draw(st.integers(0, 5)) == 0,
             )
             for n in range(draw(st.integers(0, 6)))
         ]

@@ -107,7 +107,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize()
     def two_nodes(self) -> None:
         for name in ("n1", "n2"):
-            seen = node(name, *(card(f"GPU-{name}-{n}", slots=3) for n in range(2)))
+            seen = node(name, *(card(f"GPU-{name}-{n}", slots=3, equal_shares=n == 1) for n in range(2)))
             self.truth.nodes[name] = seen
             self.publish(seen)
         for replica in self.replicas:
@@ -115,9 +115,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(("n1", "n2", "n3")), cards=st.integers(1, 3), ready=st.booleans(), healthy=st.booleans())
     def node_changes(self, name: str, cards: int, ready: bool, healthy: bool) -> None:
-        seen = node(
-            name, *(card(f"GPU-{name}-{n}", slots=3, healthy=healthy or n > 0) for n in range(cards)), ready=ready
-        )
+        made = (card(f"GPU-{name}-{n}", slots=3, healthy=healthy or n > 0, equal_shares=n == 1) for n in range(cards))
+        seen = node(name, *made, ready=ready)
         self.truth.nodes[name] = seen
         self.publish(seen)
 

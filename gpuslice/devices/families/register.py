@@ -40,7 +40,7 @@ def read_node(node: Node, families: Families) -> tuple[NodeCards | None, tuple[B
     """Return the cards that are readable, and what is not: one vendor's slip does not hide the cards of another."""
     name = node.metadata.name
     problems: list[BadAnnotation] = []
-    own = _own_cards(node, problems)
+    own = _own_cards(node, families, problems)
     covered = {card.family for card in own.cards} if own is not None else {"nvidia"} if problems else set()
     seats: list[Seat] = []
     for family in families:
@@ -63,15 +63,19 @@ def read_node(node: Node, families: Families) -> tuple[NodeCards | None, tuple[B
     return NodeCards(name, cards, links=links, identity_known=known), tuple(problems)
 
 
-def _own_cards(node: Node, problems: list[BadAnnotation]) -> NodeCards | None:
+def _own_cards(node: Node, families: Families, problems: list[BadAnnotation]) -> NodeCards | None:
     text = node.metadata.annotations.get(CARDS)
     if text is None:
         return None
     try:
-        return decode_cards(node.metadata.name, text)
+        read = decode_cards(node.metadata.name, text)
     except BadAnnotation as error:
         problems.append(error)
         return None
+    alike = {family.name for family in families if family.equal_shares}
+    if alike.isdisjoint(card.family for card in read.cards):
+        return read
+    return replace(read, cards=tuple(replace(card, equal_shares=card.family in alike) for card in read.cards))
 
 
 def _cordoned(node: Node, cards: list[Card]) -> Iterator[Card]:
@@ -242,6 +246,7 @@ def _from_capacity(node: Node, family: Family) -> Iterator[Card]:
             model=family.word,
             family=family.name,
             index=index,
+            equal_shares=family.equal_shares,
         )
 
 
@@ -291,4 +296,5 @@ def _card(node: Node, family: Family, text: str, wire: _Registered) -> Card:
         numa=wire.numa if wire.numa >= 0 else None,
         healthy=wire.health,
         mode=wire.mode or "hami-core",
+        equal_shares=family.equal_shares,
     )
