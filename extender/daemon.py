@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from extender.assembly import COMPONENT, Extender
 from extender.metrics import LedgerCollector, Metrics
-from extender.routes import FastPath, build_app
+from extender.routes import build_app
 from extender.settings import ExtenderSettings
 from extender.verbs import Verbs
 from gpuslice.cluster.client import KubeClient
@@ -47,11 +47,10 @@ async def _tick(extender: Extender) -> None:
         extender.tick()
 
 
-def build_application(extender: Extender, registry: CollectorRegistry) -> FastPath:
-    """Put the HTTP side in front of the parts."""
+def build_verbs(extender: Extender, registry: CollectorRegistry) -> Verbs:
+    """Put the verbs in front of the parts."""
     registry.register(LedgerCollector(extender.engine.ledger, extender.counters, extender.gauges))
-    verbs = Verbs(extender, extender.binder, Metrics(registry), not_ready=extender.leadership.not_ready)
-    return FastPath(build_app(verbs), verbs)
+    return Verbs(extender, extender.binder, Metrics(registry), not_ready=extender.leadership.not_ready)
 
 
 async def serve(settings: ExtenderSettings, stopping: asyncio.Event) -> None:
@@ -73,8 +72,9 @@ async def serve(settings: ExtenderSettings, stopping: asyncio.Event) -> None:
 
             background = background_tasks(extender) + ([certificate.follow()] if certificate else [])
             tls = certificate.context if certificate else None
+            verbs = build_verbs(extender, registry)
             serving = serve_http(
-                build_application(extender, registry), listening, stopping, tls=tls, on_started=started
+                build_app(verbs), listening, stopping, direct=verbs.direct, tls=tls, on_started=started
             )
             await until_stopped(stopping, *background, serving=_after(serving, extender.binder.finish))
 

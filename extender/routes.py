@@ -1,14 +1,14 @@
 """The HTTP surface. Every answer has a Content-Length: kube-scheduler opens a new connection for each chunked one.
 
-The verbs of kube-scheduler are served straight from ASGI, a tenth of a millisecond sooner than through the router; at
-three calls a pod that is worth it. The same verbs are routes of the FastAPI application as well, which documents them.
+The verbs are routes here, which documents them, but most calls never get here: the daemon serves ``Verbs.direct``
+straight from the parser (:mod:`gpuslice.service.direct`).
 """
 
 from fastapi import FastAPI, Request, Response
-from starlette.types import Receive, Scope, Send
 
 from extender.openapi import BINDING_ARGS, EXTENDER_ARGS, PREEMPTION_ARGS, body_of
-from extender.verbs import MAX_BODY_BYTES, Reply, TooLarge, Verbs, problem
+from extender.verbs import Verbs, problem
+from gpuslice.service.direct import Reply
 
 _JSON = "application/json"
 
@@ -52,49 +52,3 @@ def build_app(verbs: Verbs) -> FastAPI:
 def _response(reply: Reply) -> Response:
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     return Response(reply.body, reply.status, headers, media_type=_JSON)
-
-
-class FastPath:
-    """ASGI: the verbs at once, everything else through the application."""
-
-    def __init__(self, app: FastAPI, verbs: Verbs) -> None:
-        self._app = app
-        self._verbs = verbs
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in self._verbs:
-            await self._app(scope, receive, send)
-            return
-        try:
-            body = await read_body(scope, receive)
-        except TooLarge as error:
-            reply = problem(413, str(error))
-        else:
-            reply = await self._verbs.call(scope["path"], body)
-        length = str(len(reply.body)).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", length), *reply.headers]
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": reply.body})
-
-
-async def read_body(scope: Scope, receive: Receive) -> bytes:
-    """Read the body up to :data:`extender.verbs.MAX_BODY_BYTES`.
-
-    Raises:
-        TooLarge: it is larger.
-    """
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > MAX_BODY_BYTES:
-            raise TooLarge(value.decode())
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise TooLarge(f"more than {MAX_BODY_BYTES}")
-        chunks.append(chunk)
-        if not message.get("more_body"):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)

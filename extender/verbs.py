@@ -6,9 +6,8 @@ percentile.
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -24,27 +23,9 @@ from extender.wire import (
     binding_decoder,
     preemption_decoder,
 )
+from gpuslice.service.direct import Handler, Reply
 
 log = structlog.get_logger(__name__)
-
-MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-Headers = tuple[tuple[bytes, bytes], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An HTTP answer with a JSON body."""
-
-    status: int
-    body: bytes
-    headers: Headers = ()
-
-
-class TooLarge(Exception):
-    """The body is larger than we read."""
-
-    def __init__(self, size: str) -> None:
-        super().__init__(f"the body has {size} bytes; at most {MAX_BODY_BYTES} are read")
 
 
 class Judge(Protocol):
@@ -78,50 +59,47 @@ class Verbs:
         self._binder = binder
         self._metrics = metrics
         self._not_ready = not_ready
-        self._verbs: dict[str, Callable[[bytes], Awaitable[Reply]]] = {
-            "/filter": self._filter,
-            "/prioritize": self._prioritize,
-            "/bind": self._bind,
-            "/preempt": self._preempt,
+        self._took = {
+            verb: metrics.seconds.labels(verb).observe for verb in ("filter", "prioritize", "bind", "preempt")
         }
-        self._seconds = {path: metrics.seconds.labels(path[1:]) for path in self._verbs}
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._verbs
+        self.direct: Mapping[bytes, Handler] = {
+            b"/filter": self._at_once("filter", lambda body: self.judge.filter(args_decoder.decode(body))),
+            b"/prioritize": self._at_once("prioritize", lambda body: self.judge.prioritize(args_decoder.decode(body))),
+            b"/preempt": self._at_once("preempt", lambda body: self.judge.preempt(preemption_decoder.decode(body))),
+            b"/bind": self._bind,
+        }
+        """The verbs by path. None of them raises: a bug becomes a 500 whose id the log has, too."""
 
     async def call(self, path: str, body: bytes) -> Reply:
-        """Carry out one verb. A bug becomes a 500 whose id the log has, too; the process goes on."""
-        started = time.perf_counter()
-        try:
-            return await self._verbs[path](body)
-        except msgspec.ValidationError as error:
-            return problem(422, f"the body is not of the expected shape: {error}")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return problem(400, f"the body is not JSON: {error}")
-        except Exception:
-            request_id = uuid.uuid4().hex
-            log.exception("request_failed", path=path, request_id=request_id)
-            return problem(500, f"internal error; request id {request_id}")
-        finally:
-            self._seconds[path].observe(time.perf_counter() - started)
+        """Carry out one verb."""
+        found = self.direct[path.encode()](body)
+        return found if isinstance(found, Reply) else await found
 
-    async def _filter(self, body: bytes) -> Reply:
-        args = args_decoder.decode(body)
-        return self._unavailable() or Reply(200, self.judge.filter(args))
+    def _at_once(self, verb: str, answer: Callable[[bytes], bytes]) -> Callable[[bytes], Reply]:
+        observe = self._took[verb]
 
-    async def _prioritize(self, body: bytes) -> Reply:
-        args = args_decoder.decode(body)
-        return self._unavailable() or Reply(200, self.judge.prioritize(args))
+        def handle(body: bytes) -> Reply:
+            started = time.perf_counter()
+            try:
+                return self._unavailable() or Reply(200, answer(body))
+            except Exception as error:  # noqa: BLE001  whatever it is, the process goes on and the caller hears of it
+                return _failure(verb, error)
+            finally:
+                observe(time.perf_counter() - started)
 
-    async def _preempt(self, body: bytes) -> Reply:
-        args = preemption_decoder.decode(body)
-        return self._unavailable() or Reply(200, self.judge.preempt(args))
+        return handle
 
     async def _bind(self, body: bytes) -> Reply:
-        args = binding_decoder.decode(body)
-        if (refusal := self._unavailable()) is not None:
-            return refusal
-        outcome = await self._binder.bind(args)
+        started = time.perf_counter()
+        try:
+            return self._unavailable() or await self._bound(body)
+        except Exception as error:  # noqa: BLE001  as above
+            return _failure("bind", error)
+        finally:
+            self._took["bind"](time.perf_counter() - started)
+
+    async def _bound(self, body: bytes) -> Reply:
+        outcome = await self._binder.bind(binding_decoder.decode(body))
         self._metrics.attempts.labels("bind", "refused" if outcome.error else "bound").inc()
         timing = b"api;dur=%.3f" % (outcome.api_seconds * 1000)
         result = msgspec.json.encode(ExtenderBindingResult(outcome.error))
@@ -131,6 +109,16 @@ class Verbs:
         """Answer 503 while we cannot know: kube-scheduler retries, and no pod is told that nothing fits."""
         reason = self._not_ready()
         return None if reason is None else problem(503, reason)
+
+
+def _failure(verb: str, error: Exception) -> Reply:
+    if isinstance(error, msgspec.ValidationError):
+        return problem(422, f"the body is not of the expected shape: {error}")
+    if isinstance(error, (msgspec.DecodeError, UnicodeDecodeError)):
+        return problem(400, f"the body is not JSON: {error}")
+    request_id = uuid.uuid4().hex
+    log.error("request_failed", verb=verb, request_id=request_id, exc_info=error)
+    return problem(500, f"internal error; request id {request_id}")
 
 
 def problem(status: int, text: str) -> Reply:

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 
 from gpuslice.devices.errors import BadConfiguration
-from gpuslice.service.corked import CorkedHttpProtocol
+from gpuslice.service.direct import DirectProtocol, Handler
 
 # uvicorn and starlette describe the same ASGI callable by types that mypy holds to be different.
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -61,14 +62,18 @@ async def serve_http(
     listening: socket.socket,
     stopping: asyncio.Event,
     *,
+    direct: Mapping[bytes, Handler] | None = None,
     tls: ssl.SSLContext | None = None,
     on_started: Callable[[], None] | None = None,
 ) -> None:
-    """Serve ``app`` on an open socket until ``stopping`` is set; calls in progress get one second to end."""
+    """Serve ``app`` on an open socket until ``stopping`` is set; calls in progress get one second to end.
+
+    POSTs to the paths in ``direct`` do not go through ``app``; see :mod:`gpuslice.service.direct`.
+    """
     config = uvicorn.Config(
         app,
         loop="none",
-        http=CorkedHttpProtocol,
+        http=cast("type[asyncio.Protocol]", partial(DirectProtocol, direct or {})),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import structlog
-import uvloop
 
 from gpuslice.devices.errors import GpusliceError
 
@@ -19,18 +18,24 @@ STOP_SECONDS = 1.5
 """How long tasks may take to end after SIGTERM; whoever is not done then is left behind and the process exits."""
 
 
-def run_daemon(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
+def run_daemon(serve: Callable[[asyncio.Event], Awaitable[None]], *, small: bool = False) -> int:
     """Run ``serve`` until it returns, fails, or SIGTERM/SIGINT arrives; gives the exit code.
 
     ``serve`` gets an event that is set on the first signal. It is cancelled if it has not returned
-    :data:`STOP_SECONDS` later.
+    :data:`STOP_SECONDS` later. A ``small`` daemon runs on the standard library's event loop: uvloop takes 2 MiB.
     """
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=None if small else _fast_loop) as runner:
             return runner.run(_supervise(serve))
     except GpusliceError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+
+
+def _fast_loop() -> asyncio.AbstractEventLoop:
+    import uvloop  # noqa: PLC0415  a small daemon does not load it
+
+    return uvloop.new_event_loop()
 
 
 async def _supervise(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:

@@ -12,7 +12,8 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from extender.assembly import Extender
-from extender.daemon import background_tasks, build_application
+from extender.daemon import background_tasks, build_verbs
+from extender.routes import build_app
 from extender.settings import ExtenderSettings
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.config import load_cluster_config
@@ -78,9 +79,8 @@ async def standing(server: ApiServer, **settings: Any) -> AsyncIterator[Stand]:
         extender = Extender(chosen, KubeClient(transport))
         listening = open_socket("127.0.0.1:0")
         started = asyncio.Event()
-        serving = serve_http(
-            build_application(extender, CollectorRegistry()), listening, stopping, on_started=started.set
-        )
+        verbs = build_verbs(extender, CollectorRegistry())
+        serving = serve_http(build_app(verbs), listening, stopping, direct=verbs.direct, on_started=started.set)
         task = asyncio.create_task(until_stopped(stopping, *background_tasks(extender), serving=serving))
         try:
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"

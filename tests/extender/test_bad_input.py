@@ -19,12 +19,13 @@ from extender.facts import cpu_milli_of
 from extender.gate import Gate
 from extender.metrics import Metrics
 from extender.promises import Promises
-from extender.routes import FastPath, build_app
-from extender.verbs import MAX_BODY_BYTES, Verbs
+from extender.routes import build_app
+from extender.verbs import Verbs
 from extender.wire import ExtenderBindingArgs, ExtenderPreemptionArgs
 from gpuslice.devices.families import load_builtin
 from gpuslice.devices.pods import Pod
 from gpuslice.placement import events
+from gpuslice.service.direct import MAX_BODY_BYTES
 from gpuslice.service.listener import open_socket, serve_http
 from tests.extender.objects import cards_of, container, pod
 
@@ -164,9 +165,10 @@ def test_a_pod_that_can_never_fit_gets_a_reason_and_a_normal_one_is_still_schedu
 @pytest.mark.anyio
 async def test_bodies_up_to_64_mib_are_read_and_larger_ones_are_refused() -> None:
     stopping, listening, under_test = asyncio.Event(), open_socket("127.0.0.1:0"), verbs()
-    app = FastPath(build_app(under_test), under_test)
-    started = asyncio.Event()
-    serving = asyncio.create_task(serve_http(app, listening, stopping, on_started=started.set))
+    app, started = build_app(under_test), asyncio.Event()
+    serving = asyncio.create_task(
+        serve_http(app, listening, stopping, direct=under_test.direct, on_started=started.set)
+    )
     await started.wait()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/filter"
     padding = "x" * (40 * 1024 * 1024)

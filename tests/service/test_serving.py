@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from gpuslice.devices.errors import BadConfiguration
 from gpuslice.service.certificates import ServingCertificate
+from gpuslice.service.direct import Reply
 from gpuslice.service.health import Health, HealthServer
 from gpuslice.service.listener import open_socket, serve_http
 from gpuslice.service.process import until_stopped, write_ports
@@ -198,25 +199,137 @@ def test_a_daemon_that_fails_says_so_in_its_exit_code(behaviour: str, code: int)
     assert finished.returncode == code
 
 
-async def test_head_and_body_leave_in_one_write() -> None:
-    from gpuslice.service.corked import CorkedTransport
+@asynccontextmanager
+async def serving_direct(handlers: dict[bytes, Any]) -> AsyncIterator[int]:
+    stopping, started, listening = asyncio.Event(), asyncio.Event(), open_socket("127.0.0.1:0")
+    serving = serve_http(answer_ok, listening, stopping, direct=handlers, on_started=started.set)
+    task = asyncio.create_task(until_stopped(stopping, serving=serving))
+    await started.wait()
+    try:
+        yield int(listening.getsockname()[1])
+    finally:
+        stopping.set()
+        await task
 
-    class Below:
-        def __init__(self) -> None:
-            self.written: list[bytes] = []
-            self.closed = False
 
-        def write(self, data: bytes) -> None:
-            self.written.append(data)
+def request(path: bytes, body: bytes, *headers: bytes) -> bytes:
+    lines = (b"POST %b HTTP/1.1" % path, b"Host: x", b"Content-Length: %d" % len(body), *headers)
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
-        def close(self) -> None:
-            self.closed = True
 
-    below: Any = Below()
-    transport = CorkedTransport(below)
-    transport.write(b"head")
-    transport.write(b"body")
+async def conversation(port: int, *pieces: bytes) -> bytes:
+    """Send the pieces apart from each other; gives all that comes until the server hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0)
+    found = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    return found
+
+
+LAST = b"Connection: close"
+
+
+def echo(body: bytes) -> Reply:
+    return Reply(200, b"[" + body + b"]", ((b"x-length", b"%d" % len(body)),))
+
+
+async def echo_later(body: bytes) -> Reply:
     await asyncio.sleep(0)
-    transport.write(b"last")
-    transport.close()
-    assert (below.written, below.closed) == ([b"headbody", b"last"], True)
+    return echo(body)
+
+
+HANDLERS = {b"/now": echo, b"/later": echo_later}
+CONVERSATIONS = {
+    "one_request": ([request(b"/now", b"1", LAST)], [b"[1]"]),
+    "an_empty_body": ([request(b"/now", b"", LAST)], [b"[]"]),
+    "two_on_one_connection": ([request(b"/now", b"1"), request(b"/now", b"2", LAST)], [b"[1]", b"[2]"]),
+    "every_byte_apart": ([bytes((byte,)) for byte in request(b"/now", b"1", LAST)], [b"[1]"]),
+    "pipelined_behind_a_later_answer_the_connection_ends_after_it": (
+        [request(b"/later", b"1") + request(b"/now", b"2") + request(b"/other", b"3")],
+        [b"[1]"],
+    ),
+    "pipelined_behind_the_application_the_connection_ends_after_it": (
+        [request(b"/other", b"1") + request(b"/now", b"2")],
+        [b"ok"],
+    ),
+    "pipelined_behind_an_answer_at_once": ([request(b"/now", b"1") + request(b"/now", b"2", LAST)], [b"[1]", b"[2]"]),
+    "a_client_that_asks_before_it_sends": (
+        [request(b"/now", b"1", b"Expect: 100-continue", LAST)],
+        [b"HTTP/1.1 100 Continue\r\n\r\n", b"[1]"],
+    ),
+    "a_body_in_chunks": (
+        [b"POST /now HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n1\r\n0\r\n\r\n"],
+        [b"[1]"],
+    ),
+    "more_than_is_read": ([b"POST /now HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n1"], [b" 413 "]),
+    "no_http": ([b"\x16\x03\x01\r\n\r\n"], [b" 400 "]),
+}
+
+
+@pytest.mark.parametrize(("sent", "expected"), CONVERSATIONS.values(), ids=CONVERSATIONS)
+async def test_hot_paths_are_answered_from_the_parser(sent: list[bytes], expected: list[bytes]) -> None:
+    async with serving_direct(HANDLERS) as port:
+        found = await conversation(port, *sent)
+    for text in expected:
+        before, at, found = found.partition(text)
+        assert at, (text, before)
+    assert b"[" not in found
+
+
+async def test_all_ways_take_turns_on_one_connection() -> None:
+    found = []
+    async with (
+        serving_direct(HANDLERS) as port,
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=aiohttp.TCPConnector(limit=1)) as session,
+    ):
+        for path in ("/later", "/other", "/now", "/now", "/other", "/later", "/later"):
+            async with session.post(path, data=b"1") as reply:
+                found.append(await reply.text())
+    assert found == ["[1]", "ok", "[1]", "[1]", "ok", "[1]", "[1]"]
+
+
+async def test_a_caller_that_hangs_up_does_not_stop_what_it_asked_for() -> None:
+    asked, go_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(body: bytes) -> Reply:
+        asked.set()
+        await go_on.wait()
+        done.set()
+        return echo(body)
+
+    async with serving_direct({b"/slow": slow}) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(b"/slow", b"1"))
+        await asked.wait()
+        writer.close()
+        await writer.wait_closed()
+        go_on.set()
+        await asyncio.wait_for(done.wait(), 5)
+
+
+async def test_what_is_under_way_when_the_daemon_stops_is_answered_and_the_connection_ends() -> None:
+    asked, go_on, stopping, started = (asyncio.Event() for _ in range(4))
+
+    async def slow(body: bytes) -> Reply:
+        asked.set()
+        await go_on.wait()
+        return echo(body)
+
+    listening = open_socket("127.0.0.1:0")
+    serving = serve_http(answer_ok, listening, stopping, direct={b"/slow": slow}, on_started=started.set)
+    task = asyncio.create_task(serving)
+    await started.wait()
+    reader, writer = await asyncio.open_connection("127.0.0.1", listening.getsockname()[1])
+    writer.write(request(b"/slow", b"1"))
+    await asked.wait()
+    stopping.set()
+    await asyncio.sleep(0.15)  # uvicorn looks every tenth of a second
+    go_on.set()
+    found = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    await task
+    assert found.endswith(b"[1]")
+    assert b"connection: close" in found

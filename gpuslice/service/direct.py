@@ -1,0 +1,145 @@
+"""A few hot paths served straight from the HTTP parser; everything else goes through the ASGI application.
+
+kube-scheduler calls its extender three times for each pod and waits for every answer. A task, a scope and the messages
+of ASGI cost more than most of those decisions, so the paths given as ``direct`` are answered from the protocol's own
+callbacks: one call of a function, one write. The application may have the same paths as routes, for documentation.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An HTTP answer with a JSON body."""
+
+    status: int
+    body: bytes
+    headers: Headers = ()
+
+
+Handler = Callable[[bytes], Reply | Awaitable[Reply]]
+"""Answers a body of at most :data:`MAX_BODY_BYTES`, now or later. It must not raise."""
+
+
+def too_large() -> Reply:
+    """Answer a body that is larger than we read."""
+    return Reply(413, b'{"Error":"the body is larger than the %d bytes that are read"}' % MAX_BODY_BYTES)
+
+
+class DirectProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with a short way for POSTs to some paths."""
+
+    def __init__(self, direct: Mapping[bytes, Handler], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **kwargs)
+        self._direct = direct
+        self._handler: Handler | None = None
+        """Of the request that is being read, when it goes the short way."""
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._answering: asyncio.Task[None] | None = None
+        self._last = False
+        """The connection ends with the answer under way."""
+        self._deaf = False
+        """What still comes is not answered: the client sent more before it had read that the connection ends."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to serve a connection."""
+        made = cast("asyncio.Transport", transport)
+        super().connection_made(made)
+        if made.get_extra_info("sslcontext") is None:
+            # uvloop keeps what is written until its callbacks have run, unless it may keep nothing.
+            made.set_write_buffer_limits(high=0)
+
+    def on_headers_complete(self) -> None:
+        """Choose the way."""
+        handler = self._direct.get(self.url) if self.parser.get_method() == b"POST" else None
+        under_way = self.cycle is not None and not self.cycle.response_complete
+        if self._answering is not None or self._deaf or (under_way and handler is not None):
+            # Pipelined behind a request that is being answered: the client sends it again (RFC 9112, 9.3.2).
+            self._last = self._deaf = True
+            if under_way:
+                self.cycle.keep_alive = False
+        elif handler is None:
+            super().on_headers_complete()
+        else:
+            self._handler = handler
+            self._last = not self.parser.should_keep_alive()
+            self._expect_body()
+
+    def _expect_body(self) -> None:
+        declared = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        if int(declared) > MAX_BODY_BYTES:
+            self._refuse_body()
+        elif self.expect_100_continue:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _refuse_body(self) -> None:
+        self._handler, self._last, self._deaf = None, True, True
+        self._answer(too_large())
+
+    def on_body(self, body: bytes) -> None:
+        """Gather the body."""
+        if self._handler is None:
+            if not self._deaf:
+                super().on_body(body)
+            return
+        self._size += len(body)
+        if self._size > MAX_BODY_BYTES:
+            self._refuse_body()
+        else:
+            self._chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        """Ask the handler."""
+        handler, self._handler = self._handler, None
+        if handler is None:
+            if not self._deaf:
+                super().on_message_complete()
+            return
+        chunks, self._chunks, self._size = self._chunks, [], 0
+        found = handler(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        if isinstance(found, Reply):
+            self._answer(found)
+            return
+        # The next request waits in the socket until this one is answered.
+        self.transport.pause_reading()
+        self._answering = self.loop.create_task(self._answer_later(found))
+        self.tasks.add(self._answering)
+        self._answering.add_done_callback(self.tasks.discard)
+
+    async def _answer_later(self, found: Awaitable[Reply]) -> None:
+        try:
+            self._answer(await found)
+        finally:
+            self._answering = None
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _answer(self, reply: Reply) -> None:
+        if self.transport.is_closing():
+            return
+        parts = [STATUS_LINE[reply.status], b"content-type: application/json\r\n"]
+        parts += [b"%b: %b\r\n" % header for header in reply.headers]
+        if self._last:
+            parts.append(b"connection: close\r\n")
+        parts += (b"content-length: %d\r\n\r\n" % len(reply.body), reply.body)
+        self.transport.write(b"".join(parts))
+        if self._last:
+            self.transport.close()
+        self.on_response_complete()
+
+    def shutdown(self) -> None:
+        """Let the answer under way be the last."""
+        if self._answering is None and self._handler is None:
+            super().shutdown()
+        else:
+            self._last = True
