@@ -23,7 +23,7 @@ from gpuslice.devices.pods import Pod
 from gpuslice.placement import events
 from gpuslice.placement.decide import Candidates, Decision, filter_nodes, place
 from gpuslice.placement.events import Command, Event, PodKey
-from gpuslice.placement.explain import KEPT, History, as_object, closest, judge_cards, summary
+from gpuslice.placement.explain import KEPT, History, as_object, closest, see_cards, summary
 from gpuslice.placement.ledger import ASSUME_SECONDS, RESERVE_SECONDS, Ledger
 from gpuslice.placement.policies.registry import PolicyDefaults
 from gpuslice.placement.rejection import Rejection
@@ -249,7 +249,7 @@ class Engine:
         text = summary(decision)
         record = self.history.get(dossier.key.namespace, dossier.key.name)
         for node in closest(decision):
-            cards = judge_cards(self.ledger, dossier.request, node, self.terms.defaults, dossier.asker)
+            cards = see_cards(self.ledger, dossier.request, node, self.terms.defaults, dossier.asker)
             if record is not None:
                 record.cards[node] = cards
         nearest = next(iter(closest(decision, 1)), None)

@@ -26,7 +26,7 @@ from gpuslice.placement import events
 from gpuslice.placement.audit import Overcommitted
 from gpuslice.placement.decide import place
 from gpuslice.placement.events import PodKey
-from gpuslice.placement.explain import judge_cards
+from gpuslice.placement.explain import see_cards
 from gpuslice.placement.holding import Holding, Phase
 from gpuslice.placement.preempt import Budgets
 from gpuslice.placement.rejection import Rejection
@@ -194,7 +194,7 @@ class Promises:
             if engine.quotas.excess(dossier.key.namespace, of_allocation(found, dossier.roles), own):
                 return QUOTA
         if held is None:
-            cards = judge_cards(self._ledger, dossier.request, node, engine.terms.defaults, dossier.asker)
+            cards = see_cards(self._ledger, dossier.request, node, engine.terms.defaults, dossier.asker)
             engine.history.placed(dossier.key, found, cards)
         try:
             engine.apply(

@@ -16,10 +16,11 @@ from gpuslice.placement.events import PodKey
 from gpuslice.placement.fit import obstacles
 from gpuslice.placement.fleet import Codes
 from gpuslice.placement.ledger import Ledger
+from gpuslice.placement.policies.policy import Policy
 from gpuslice.placement.policies.registry import PolicyDefaults, resolve
 from gpuslice.placement.rejection import TEXTS, Obstacle
-from gpuslice.placement.shape import shape_of
-from gpuslice.placement.view import view_of
+from gpuslice.placement.shape import PodShape, shape_of
+from gpuslice.placement.view import NodeView, view_of
 
 KEPT: Final = 256
 CLOSEST: Final = 3
@@ -51,7 +52,8 @@ class Record:
     names: Names
     codes: Codes
     scores: "np.ndarray[tuple[int], np.dtype[np.float32]]"
-    cards: dict[str, list[CardVerdict]] = field(default_factory=dict)
+    cards: dict[str, "CardsSeen"] = field(default_factory=dict)
+    """The cards of the nodes that were looked at closely."""
     node: str = ""
     """Node chosen at last; empty while undecided."""
     allocation: PodAllocation | None = None
@@ -88,7 +90,7 @@ class History:
             self._records.popitem(last=False)
         return record
 
-    def placed(self, key: PodKey, allocation: PodAllocation, cards: list[CardVerdict]) -> None:
+    def placed(self, key: PodKey, allocation: PodAllocation, cards: "CardsSeen") -> None:
         """Record what was chosen, and the cards of that node as they were before."""
         record = self.get(key.namespace, key.name)
         if record is not None and record.key.uid == key.uid:
@@ -101,33 +103,46 @@ class History:
         self._records.pop((key.namespace, key.name), None)
 
 
-def judge_cards(
+@dataclass(frozen=True, slots=True)
+class CardsSeen:
+    """The cards of a node as they were before anything was placed; judged when somebody asks."""
+
+    view: NodeView | None
+    shape: PodShape
+    policy: Policy
+
+    def verdicts(self) -> list[CardVerdict]:
+        """Return what each card says to the pod's largest block."""
+        view, shape, policy = self.view, self.shape, self.policy
+        if view is None or not shape.blocks:
+            return []
+        found = obstacles(view, shape, 0, idle_only=policy.idle_only)
+        usable = [column for column, what in enumerate(found) if what is Obstacle.NONE]
+        keys = {
+            ranking.name: dict(zip(usable, ranking.keys(view, shape.blocks[0], usable), strict=True))
+            for ranking in policy.cards
+        }
+        return [
+            CardVerdict(
+                uuid=card.uuid,
+                reason=TEXTS[found[column]],
+                scores={name: by_column[column] for name, by_column in keys.items() if column in by_column},
+                free_slots=card.total_slots - card.used_slots,
+                free_memory_mib=card.total_memory - card.used_memory,
+                free_core_percent=card.total_cores - card.used_cores,
+            )
+            for column, card in enumerate(view.cards)
+        ]
+
+
+def see_cards(
     ledger: Ledger, request: PodRequest, node: str, defaults: PolicyDefaults, asker: Asker = NOBODY
-) -> list[CardVerdict]:
-    """Return what each card of a node says to the pod's largest block, before anything is placed."""
+) -> CardsSeen:
+    """Take down the cards of a node before anything is placed."""
     row = ledger.fleet.row_of.get(node)
     shape = shape_of(request, asker.cpu_milli)
-    if row is None or not shape.blocks:
-        return []
-    policy = resolve(request, defaults, ledger.outlook)
-    view = view_of(ledger.fleet, row, shape, kept_for(ledger, asker.uid, node))
-    found = obstacles(view, shape, 0, idle_only=policy.idle_only)
-    usable = [column for column, what in enumerate(found) if what is Obstacle.NONE]
-    keys = {
-        ranking.name: dict(zip(usable, ranking.keys(view, shape.blocks[0], usable), strict=True))
-        for ranking in policy.cards
-    }
-    return [
-        CardVerdict(
-            uuid=card.uuid,
-            reason=TEXTS[found[column]],
-            scores={name: by_column[column] for name, by_column in keys.items() if column in by_column},
-            free_slots=card.total_slots - card.used_slots,
-            free_memory_mib=card.total_memory - card.used_memory,
-            free_core_percent=card.total_cores - card.used_cores,
-        )
-        for column, card in enumerate(view.cards)
-    ]
+    view = None if row is None else view_of(ledger.fleet, row, shape, kept_for(ledger, asker.uid, node))
+    return CardsSeen(view, shape, resolve(request, defaults, ledger.outlook))
 
 
 def as_object(record: Record) -> dict[str, Any]:
@@ -154,7 +169,7 @@ def as_object(record: Record) -> dict[str, Any]:
             else {"node": str(record.names[at]), "reason": TEXTS[Obstacle(int(record.codes[at]))]}
             for at in order.tolist()
         ],
-        "cards": {node: [_card(card) for card in cards] for node, cards in record.cards.items()},
+        "cards": {node: [_card(card) for card in cards.verdicts()] for node, cards in record.cards.items()},
     }
 
 

@@ -144,7 +144,7 @@ def test_a_decision_is_explained_by_node_and_card() -> None:
     asked = request(ask(memory_mib=9000))
     decision = decide.filter_nodes(ledger, asked, ["n1", "n2", "n9"], BINPACK)
     record = history.filtered(key("p"), 12.5, decision)
-    cards = explain.judge_cards(ledger, asked, "n2", BINPACK)
+    cards = explain.see_cards(ledger, asked, "n2", BINPACK)
     placed = decide.place(ledger, asked, "n2", BINPACK)
     assert isinstance(placed, PodAllocation)
     history.placed(key("p"), placed, cards)
