@@ -4,7 +4,8 @@ Correctness: pods race for their slices on a stub kubelet, eight at a time, two 
 number of cards; a third each with preferences honoured, ignored, and without podresources.
 
 Speed: the real daemon as a process, real pynvml on the fake driver, a real API server process, bursts of 64 pods from
-the stub kubelet; containers only pretend to run. The baseline is a plugin that decides nothing, called the same way.
+the stub kubelet, whose admission calls are made and timed by a process that does nothing else; containers only pretend
+to run. The baseline is a plugin that decides nothing in the same world under the same bursts.
 """
 
 import argparse
@@ -23,10 +24,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import grpc
 import structlog
 
+from bench.allocate_caller import CalledElsewhere, Caller
+from bench.allocate_trivial import trivial_cards
 from bench.allocate_world import Outcome, race
 from bench.harness import Figure, percentile, report, resident_mib
 from gpuslice.cluster.client import KubeClient
@@ -34,10 +38,9 @@ from gpuslice.cluster.config import load_cluster_config
 from gpuslice.cluster.resources import NODES, PODS
 from gpuslice.cluster.transport import Transport
 from gpuslice.devices import annotations, pods
-from simulator.kubelet.api import ClusterApi, NoApi
+from simulator.kubelet.api import ClusterApi
 from simulator.kubelet.devicemanager import Endpoint
 from simulator.kubelet.kubelet import Behaviour, Layout, StubKubelet
-from simulator.kubelet.podview import PodObject
 from simulator.kubelet.podworker import Pace
 from simulator.kubelet.rig import Ask, pod
 from simulator.kubelet.runtime import Driver
@@ -100,16 +103,28 @@ def plugin_arguments(layout: Layout, root: Path, kubeconfig: str) -> list[str]:
     ]  # fmt: skip
 
 
-async def measure(slices: int, bursts: int) -> Speed:
-    """Run bursts of 64 pods through the real daemon."""
+@dataclass(slots=True)
+class World:
+    """An API server, a kubelet and one plugin, and what makes the kubelet's calls."""
+
+    root: Path
+    client: KubeClient
+    kubelet: StubKubelet
+    plugin: subprocess.Popen[bytes]
+    caller: Caller
+    registered_seconds: float
+
+
+Command = Callable[[Layout, Path, str], list[str]]
+"""The plugin's command line, from the kubelet's directories, a directory of its own, and a kubeconfig."""
+
+
+@asynccontextmanager
+async def world(slices: int, command: Command) -> AsyncIterator[World]:
+    """Start everything; the plugin is registered with so many slices."""
     with tempfile.TemporaryDirectory(prefix="gs") as name, ExitStack() as stack:
         root = Path(name)
-        inventory, state = root / "node.yaml", root / "fake"
-        model = "A100-SXM4-80GB" if slices <= 160 else "GB200"
-        inventory.write_text(
-            f'name: n1\ndriver: "580.65.06"\ncuda: "13.0"\ncards:\n- {{model: {model}, count: {slices // 10}}}\n'
-        )
-        state.mkdir()
+        environment = fake_hardware(root, slices)
         api = start(stack, ["-m", "simulator.apiserver", "--listen", "127.0.0.1:0", "--data", str(root / "api")])
         assert api.stdout is not None
         kubeconfig = json.loads(api.stdout.readline())["kubeconfig"]
@@ -119,46 +134,82 @@ async def measure(slices: int, bursts: int) -> Speed:
             kubelet = StubKubelet("n1", root / "k", ClusterApi(client), Driver(), behaviour)
             await kubelet.start()
             started = time.monotonic()
-            plugin = start(
-                stack, plugin_arguments(kubelet.layout, root, kubeconfig), GPUSLICE_FAKE_INVENTORY=str(inventory),
-                GPUSLICE_FAKE_STATE=str(state), LD_LIBRARY_PATH=str(DRIVERS),
-            )  # fmt: skip
+            plugin = start(stack, command(kubelet.layout, root, kubeconfig), **environment)
             try:
                 await wait_for(lambda: endpoint(kubelet, slices), 30, "registration")
-                registered = time.monotonic() - started
-                speed = await _bursts(client, kubelet, bursts)
-                speed.inside_p99_ms = await asyncio.to_thread(inside_p99_ms, root / "ports.json")
-                await asyncio.sleep(7)
-                speed.idle_percent = await idle_percent(plugin.pid)
-                speed.rss_mib = own_mib(plugin.pid, state)
-                speed.registered_seconds = registered
+                registered_seconds = time.monotonic() - started
+                listed = kubelet.manager.endpoints[RESOURCE]
+                caller = Caller(kubelet.layout.plugins / listed.socket)
+                listed.channel = cast(
+                    "grpc.aio.Channel", CalledElsewhere(cast("grpc.aio.Channel", listed.channel), caller)
+                )
+                yield World(root, client, kubelet, plugin, caller, registered_seconds)
+                await caller.close()
             finally:
                 await kubelet.shut_down()
+
+
+def fake_hardware(root: Path, slices: int) -> dict[str, str]:
+    """Describe a node of so many slices; return the environment that shows it to NVML."""
+    inventory, state = root / "node.yaml", root / "fake"
+    model = "A100-SXM4-80GB" if slices <= 160 else "GB200"
+    inventory.write_text(
+        f'name: n1\ndriver: "580.65.06"\ncuda: "13.0"\ncards:\n- {{model: {model}, count: {slices // 10}}}\n'
+    )
+    state.mkdir()
+    return {
+        "GPUSLICE_FAKE_INVENTORY": str(inventory), "GPUSLICE_FAKE_STATE": str(state), "LD_LIBRARY_PATH": str(DRIVERS),
+    }  # fmt: skip
+
+
+async def measure(slices: int, bursts: int) -> Speed:
+    """Run bursts of 64 pods through the real daemon."""
+    async with world(slices, plugin_arguments) as running:
+        speed = await _bursts(running, await _cards(running.client), bursts)
+        speed.inside_p99_ms = await asyncio.to_thread(inside_p99_ms, running.root / "ports.json")
+        await asyncio.sleep(7)
+        speed.idle_percent = await idle_percent(running.plugin.pid)
+        speed.rss_mib = own_mib(running.plugin.pid, running.root / "fake")
+        speed.registered_seconds = running.registered_seconds
     return speed
 
 
-async def _bursts(client: KubeClient, kubelet: StubKubelet, bursts: int) -> Speed:
-    cards = await _cards(client)
-    running = []
+async def baseline(slices: int, bursts: int) -> Speed:
+    """Run the same bursts through the plugin that decides nothing."""
+    async with world(slices, lambda layout, _, __: trivial_arguments(layout, slices)) as running:
+        return await _bursts(running, trivial_cards(slices), bursts)
+
+
+def trivial_arguments(layout: Layout, slices: int) -> list[str]:
+    """Return the command line of the plugin that decides nothing."""
+    return ["-m", "bench.allocate_trivial", str(layout.plugins), str(slices)]
+
+
+async def _bursts(running: World, cards: list[str], bursts: int) -> Speed:
+    client, kubelet = running.client, running.kubelet
+    seconds = []
     for burst in range(bursts + 1):
         if burst == 1:
             # The first one warms up.
-            kubelet.manager.timing.allocate.clear()
-            kubelet.manager.timing.prefer.clear()
+            running.caller.seconds.clear()
         bodies = [
             pod(f"p{burst}-{n}", Ask("c", (f"{cards[n % len(cards)]}::{n // len(cards)}",))) for n in range(BURST)
         ]
         started = time.monotonic()
         await asyncio.gather(*(client.create(PODS, _complete(body), namespace="default") for body in bodies))
         await wait_for(lambda: sum(_is_up(w) for w in kubelet.workers.values()) == BURST, 60, "64 pods running")
-        running.append(time.monotonic() - started)
+        seconds.append(time.monotonic() - started)
         await asyncio.gather(
             *(client.delete(PODS, b["metadata"]["name"], namespace="default", grace_seconds=0) for b in bodies)
         )
         await wait_for(lambda: not kubelet.workers, 60, "64 pods gone")
         await asyncio.sleep(1.5)
-    timing = kubelet.manager.timing
-    return Speed(list(timing.allocate), list(timing.prefer), running[1:])
+    timed = running.caller.seconds
+    if len(timed["Allocate"]) != bursts * BURST:
+        raise RuntimeError(
+            f"{len(timed['Allocate'])} calls were timed, not {bursts * BURST}: the plugin registered anew"
+        )
+    return Speed(timed["Allocate"], timed["GetPreferredAllocation"], seconds[1:])
 
 
 def _is_up(worker: Any) -> bool:  # noqa: ANN401  a pod worker
@@ -219,40 +270,6 @@ def own_mib(pid: int, fake_state: Path) -> float:
     return resident_mib(pid) - region / 1024
 
 
-@asynccontextmanager
-async def trivial(slices: int) -> AsyncIterator[StubKubelet]:
-    """A kubelet with the plugin that decides nothing."""
-    with tempfile.TemporaryDirectory(prefix="gs") as name, ExitStack() as stack:
-        root = Path(name)
-        kubelet = StubKubelet("n1", root / "k", NoApi(), behaviour=Behaviour(pretend=True))
-        await kubelet.start()
-        start(stack, ["-m", "bench.allocate_trivial", str(kubelet.layout.plugins), str(slices)])
-        try:
-            await wait_for(lambda: endpoint(kubelet, slices), 30, "registration")
-            yield kubelet
-        finally:
-            await kubelet.shut_down()
-
-
-async def baseline(slices: int, bursts: int) -> list[float]:
-    """Return the durations of Allocate on the plugin that decides nothing."""
-    import msgspec  # noqa: PLC0415  for this conversion only
-
-    async with trivial(slices) as kubelet:
-        for burst in range(bursts + 1):
-            if burst == 1:
-                kubelet.manager.timing.allocate.clear()
-            for n in range(BURST):
-                body = pod(f"p{burst}-{n}", Ask("c", (f"x::{n}",)))
-                body["metadata"]["uid"] = f"u{burst}-{n}"
-                kubelet.see(msgspec.convert(body, PodObject))
-            await wait_for(lambda: len(kubelet.workers) == BURST, 30, "64 pods admitted")
-            for worker in list(kubelet.workers.values()):
-                kubelet.lose(worker.pod)
-            await wait_for(lambda: not kubelet.workers, 30, "64 pods gone")
-        return list(kubelet.manager.timing.allocate)
-
-
 def correctness(allocations: int) -> Outcome:
     """Race in the three modes."""
     total = Outcome()
@@ -298,7 +315,7 @@ def _speed_figures(slices: int, bursts: int, suffix: str) -> list[Figure]:
     speed = asyncio.run(measure(slices, bursts))
     plain = asyncio.run(baseline(slices, bursts))
     milliseconds = [seconds * 1000 for seconds in speed.allocate]
-    plain_ms = [seconds * 1000 for seconds in plain]
+    plain_ms = [seconds * 1000 for seconds in plain.allocate]
     prefer_ms = [seconds * 1000 for seconds in speed.prefer]
     return [
         Figure.compared(
@@ -308,8 +325,16 @@ def _speed_figures(slices: int, bursts: int, suffix: str) -> list[Figure]:
             f"allocate_p99{suffix}", "ms", percentile(milliseconds, 99), percentile(plain_ms, 99), target=5.0
         ),
         Figure.alone(f"allocate_inside_p99{suffix}", "ms", speed.inside_p99_ms, target=5.0),
-        Figure.alone(f"prefer_p99{suffix}", "ms", percentile(prefer_ms, 99)),
-        Figure.alone(f"burst_64_running{suffix}", "s", percentile(speed.running_seconds, 50), target=2.0),
+        Figure.compared(
+            f"prefer_p99{suffix}", "ms", percentile(prefer_ms, 99), percentile([s * 1000 for s in plain.prefer], 99)
+        ),
+        Figure.compared(
+            f"burst_64_running{suffix}",
+            "s",
+            percentile(speed.running_seconds, 50),
+            percentile(plain.running_seconds, 50),
+            target=2.0,
+        ),
         Figure.alone(f"plugin_rss{suffix}", "MiB", speed.rss_mib, target=60.0),
         Figure.alone(f"plugin_registered{suffix}", "s", speed.registered_seconds, target=0.7),
         Figure.alone(f"plugin_idle_cpu{suffix}", "%", speed.idle_percent, target=0.2),

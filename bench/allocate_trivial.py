@@ -18,13 +18,19 @@ from gpuslice.proto.deviceplugin.v1beta1 import api_pb2_grpc as rpc
 
 RESOURCE = "nvidia.com/gpu"
 _Context = Any
+_SLOTS = 10
+
+
+def trivial_cards(devices: int) -> list[str]:
+    """Return the cards that so many devices are slices of."""
+    return [f"GPU-00000000-0000-4000-8000-{n:012d}" for n in range(devices // _SLOTS)]
 
 
 class Trivial(rpc.DevicePluginServicer):
     """Says yes."""
 
     def __init__(self, devices: int) -> None:
-        self._ids = [f"GPU-00000000-0000-4000-8000-{n // 10:012d}::{n % 10}" for n in range(devices)]
+        self._ids = [f"{card}::{slot}" for card in trivial_cards(devices) for slot in range(_SLOTS)]
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: _Context) -> pb.DevicePluginOptions:
         """Want both optional calls."""

@@ -27,13 +27,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     configure_logging(settings.effective_log_level, settings.log_format)
 
+    footprint.settle()
+
     async def serve(stopping: asyncio.Event) -> None:
         daemon = Daemon(settings)
         await daemon.prepare()
         ended = asyncio.Event()
         await until_stopped(ended, daemon.run(), _leave(daemon, stopping, ended), _answer_probes(daemon))
 
-    return run_daemon(serve)
+    return run_daemon(serve, small=True)
 
 
 async def _leave(daemon: Daemon, stopping: asyncio.Event, ended: asyncio.Event) -> None:

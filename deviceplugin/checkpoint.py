@@ -7,7 +7,6 @@ the middle of a rewrite. Format: kubernetes pkg/kubelet/cm/devicemanager/checkpo
 
 import asyncio
 import base64
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,34 +67,43 @@ class Entry:
             return pb.ContainerAllocateResponse()
 
 
-def parse(content: bytes) -> tuple[Entry, ...] | None:
-    """Return all entries, or None when the content is not a checkpoint that we can read."""
+def parse(content: bytes, among: frozenset[str] | None = None) -> tuple[Entry, ...] | None:
+    """Return the entries, or None when the content is not a checkpoint that we can read.
+
+    Args:
+        content: The file.
+        among: Leave out the entries that hold none of these IDs; None: all entries.
+    """
     try:
         wire = _decoder.decode(content)
     except UNREADABLE:
         return None
-    return tuple(_entry(item) for item in wire.data.pod_device_entries or ())
+    with_ids = ((item, _ids(item)) for item in wire.data.pod_device_entries or ())
+    return tuple(
+        Entry(item.pod_uid, item.container_name, item.resource_name, frozenset(ids), item.alloc_resp or "")
+        for item, ids in with_ids
+        if among is None or not among.isdisjoint(ids)
+    )
 
 
-def _entry(wire: _EntryWire) -> Entry:
+def _ids(wire: _EntryWire) -> list[str]:
     match wire.device_ids:
         case dict(by_numa):
-            ids: Iterable[str] = (device for devices in by_numa.values() for device in devices)
+            return [device for devices in by_numa.values() for device in devices]
         case None:
-            ids = ()
+            return []
         case flat:
-            ids = flat
-    return Entry(wire.pod_uid, wire.container_name, wire.resource_name, frozenset(ids), wire.alloc_resp or "")
+            return flat
 
 
-async def read(directory: Path) -> tuple[Entry, ...] | None:
-    """Read the checkpoint; None when there is none, or none that can be read after a few attempts."""
+async def read(directory: Path, *, among: frozenset[str] | None = None) -> tuple[Entry, ...] | None:
+    """Read the checkpoint, see :func:`parse`; None when there is none, or none is readable after a few attempts."""
     path = directory / FILE_NAME
     for attempt in range(_ATTEMPTS):
         if attempt:
             await asyncio.sleep(_RETRY_SECONDS)
         try:
-            entries = parse(path.read_bytes())
+            entries = parse(path.read_bytes(), among)
         except OSError:
             entries = None
         if entries is not None:

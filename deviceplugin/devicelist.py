@@ -31,12 +31,9 @@ class DeviceList:
         self.resource = resource
         self.devices: tuple[Device, ...] = ()
         self.version = 0
-        self._changed = asyncio.Condition()
-
-    @property
-    def ids(self) -> frozenset[str]:
+        self.ids: frozenset[str] = frozenset()
         """All listed IDs."""
-        return frozenset(device.id for device in self.devices)
+        self._changed = asyncio.Condition()
 
     async def publish(self, devices: Iterable[Device]) -> bool:
         """Replace the list; return whether that changed anything.
@@ -57,6 +54,7 @@ class DeviceList:
             return False
         async with self._changed:
             self.devices = new
+            self.ids = frozenset(device.id for device in new)
             self.version += 1
             self._changed.notify_all()
         return True

@@ -127,9 +127,12 @@ def conflicts(
     wanted = set(slices)
     found: list[Conflict] = []
     for other in others:
-        if other.uid == tenant.uid or other.terminal or not (other.started or lives(other.uid)):
+        if other.uid == tenant.uid or other.terminal:
             continue
-        found.extend(Conflict(name, other.uid, tenant.uid) for name in sorted(wanted.intersection(other.slices())))
+        # Whether a pod has processes is asked of the file system, so only of those that matter.
+        shared = wanted.intersection(other.slices())
+        if shared and (other.started or lives(other.uid)):
+            found.extend(Conflict(name, other.uid, tenant.uid) for name in sorted(shared))
     return found
 
 

@@ -41,8 +41,7 @@ class Housekeeper:
         if not uid:
             return 0
         grants = [grant for book in self._books.values() for grant in book.forget(uid)]
-        for grant in grants:
-            self._node.delivery.remove(grant.id)
+        self._node.discard(grant.id for grant in grants)
         self._node.guard.ended(uid)
         if grants:
             log.info("grants_ended", pod=grants[0].pod, grants=[grant.id for grant in grants])

@@ -23,6 +23,9 @@ from gpuslice.devices.pods import Pod
 
 log = structlog.get_logger(__name__)
 
+# The kubelet's Allocate follows its GetPreferredAllocation within one or two milliseconds.
+_EXPECT_SECONDS = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class NodeTools:
@@ -34,6 +37,39 @@ class NodeTools:
     guard: Guard
     reporter: Reporter
     metrics: PluginMetrics
+
+
+class Turns:
+    """Lets one of the tasks that wait here go on in each round of the event loop, and none while an Allocate is due.
+
+    Container starts come in crowds, and each computes for about a millisecond. The kubelet admits one pod after the
+    other, each with a GetPreferredAllocation and an Allocate right after it: all other pods wait for those.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._free = asyncio.Event()
+        self._free.set()
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def expect(self) -> None:
+        """Hold everybody back until :meth:`arrived`, but not for long: the kubelet may have died."""
+        self.arrived()
+        self._free.clear()
+        self._expiry = asyncio.get_running_loop().call_later(_EXPECT_SECONDS, self._free.set)
+
+    def arrived(self) -> None:
+        """Let them go on."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        self._free.set()
+
+    async def wait(self) -> None:
+        """Return when it is the caller's turn, in the order of coming."""
+        async with self._lock:
+            await self._free.wait()
+            await asyncio.sleep(0)
 
 
 class Node:
@@ -55,6 +91,7 @@ class Node:
         """The watch has delivered its first list; before that an unknown pod says nothing."""
         self.pods_changed = 0
         self.on_pod: list[Callable[[Tenant], None]] = []
+        self.turns = Turns()
         self._pods = asyncio.Condition()
         self._files = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
         self._wakers: set[asyncio.Task[None]] = set()
@@ -112,8 +149,13 @@ class Node:
         """Write the files on their own thread, one grant after the other: nobody's Allocate waits for a disk."""
         await asyncio.get_running_loop().run_in_executor(self._files, self.put_in_place, grant)
 
+    def discard(self, grant_ids: Iterable[str]) -> None:
+        """Remove the files of grants that have ended, some time soon, on the same thread."""
+        for grant_id in grant_ids:
+            self._files.submit(self.delivery.remove, grant_id)
+
     def close(self) -> None:
-        """Stop the thread of the files."""
+        """Finish what is to be written and removed, and stop the thread of the files."""
         self._files.shutdown(wait=True)
 
     def put_in_place(self, grant: Grant) -> None:

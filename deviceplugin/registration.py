@@ -90,7 +90,7 @@ class Registrar:
 
     async def run(self) -> None:
         """Register and stay registered until cancelled; never gives up."""
-        watch = DirectoryWatch(self._directory, self._wake.set)
+        watch = DirectoryWatch(self._directory, self._wake.set, suffix=".sock")
         failures = 0
         try:
             while True:

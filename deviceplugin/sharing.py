@@ -127,23 +127,24 @@ def device_nodes(offers: Sequence[Offer], exists: Callable[[Path], bool] = Path.
     return tuple(DeviceNode(path, path) for path in present)
 
 
-def allocate_answer(grant: Grant, edits: Edits, strategy: ListStrategy) -> Edits:
-    """Return what Allocate tells the kubelet; it must stay true for the pod's life.
+def late_answer(grant: Grant, strategy: ListStrategy) -> Edits:
+    """Return what Allocate tells the kubelet where the cards are named late: only the name of a CDI device.
 
-    With CDI the answer is only a name: what it means is written before each start, when the pod is known for certain.
+    What it means is written before each start, when the pod is known for certain.
     """
-    match strategy:
-        case "cdi-cri":
-            return Edits(env={GRANT_VARIABLE: grant.id}, cdi_devices=(cdi.device_name(grant.id),))
-        case "cdi-annotations":
-            key = f"cdi.k8s.io/gpuslice_{grant.id}"
-            return Edits(env={GRANT_VARIABLE: grant.id}, annotations={key: cdi.device_name(grant.id)})
-        case "volume-mounts":
-            cards = dict.fromkeys(share.card for share in grant.shares)
-            mounts = tuple(Mount("/dev/null", f"{_VOLUME_MOUNTS_ROOT}/{uuid}") for uuid in cards)
-            return edits.merged(Edits(env={"NVIDIA_VISIBLE_DEVICES": _VOLUME_MOUNTS_ROOT}, mounts=mounts))
-        case "envvar":
-            return edits
+    if strategy == "cdi-cri":
+        return Edits(env={GRANT_VARIABLE: grant.id}, cdi_devices=(cdi.device_name(grant.id),))
+    key = f"cdi.k8s.io/gpuslice_{grant.id}"
+    return Edits(env={GRANT_VARIABLE: grant.id}, annotations={key: cdi.device_name(grant.id)})
+
+
+def early_answer(grant: Grant, edits: Edits, strategy: ListStrategy) -> Edits:
+    """Return what Allocate tells the kubelet where it must name the cards at once, for the pod's life."""
+    if strategy != "volume-mounts":
+        return edits
+    cards = dict.fromkeys(share.card for share in grant.shares)
+    mounts = tuple(Mount("/dev/null", f"{_VOLUME_MOUNTS_ROOT}/{uuid}") for uuid in cards)
+    return edits.merged(Edits(env={"NVIDIA_VISIBLE_DEVICES": _VOLUME_MOUNTS_ROOT}, mounts=mounts))
 
 
 def names_cards_late(strategy: ListStrategy) -> bool:

@@ -76,6 +76,7 @@ class SliceBackend:
                         admission = self.book.admission(listing)
             except TimeoutError:
                 log.warning("admission_unknown", resource=self.resource, size=size)
+        self._node.turns.expect()
         return self.book.prefer(admission, available, must_include, size).ids
 
     # -- Allocate -------------------------------------------------------------------------------------------------
@@ -86,6 +87,7 @@ class SliceBackend:
         The directory that the answer names is made in PreStartContainer, which always comes before the container is
         created; should this process end in between, the kubelet's checkpoint still has the grant's name.
         """
+        self._node.turns.arrived()
         if not ids or len(set(ids)) != len(ids):
             raise Refused(f"{self.resource}: the kubelet asked for no device, or for one device twice: {sorted(ids)}")
         if unknown := sorted(set(ids) - self.devices.ids):
@@ -103,9 +105,11 @@ class SliceBackend:
         grant = self.book.settle(grant.id, late=late, modes=self._modes(grant.shares))
         if not late:
             grant = self.book.name(grant.id)
-        edits = sharing.describe(grant, node.offers, node.settings, node.delivery.paths(grant.id))
         log.info("allocated", pod=grant.pod, container=grant.container, grant=grant.id, identity=grant.identity.value)
-        return sharing.allocate_answer(grant, edits, strategy)
+        if late:
+            return sharing.late_answer(grant, strategy)
+        edits = sharing.describe(grant, node.offers, node.settings, node.delivery.paths(grant.id))
+        return sharing.early_answer(grant, edits, strategy)
 
     def _modes(self, shares: Iterable[SliceShare]) -> dict[str, str]:
         found = ((share.card, self._node.offers.by_uuid.get(share.card)) for share in shares)
@@ -150,6 +154,7 @@ class SliceBackend:
         Two containers of one pod may hold the same IDs (reuse by init containers). Each has its own grant, so both are
         delivered; it need not be known which of them starts.
         """
+        await self._node.turns.wait()
         starts = await self._starts(frozenset(ids))
         if not starts:
             raise Refused(
@@ -169,7 +174,7 @@ class SliceBackend:
             await self._node.deliver(start.grant)
 
     async def _starts(self, ids: frozenset[str]) -> list[_Start]:
-        entries = await checkpoint.read(self._node.plugin_directory)
+        entries = await checkpoint.read(self._node.plugin_directory, among=ids)
         matching = [e for e in entries or () if e.resource == self.resource and e.ids == ids]
         if not matching:
             return self._starts_by_memory(ids)
@@ -196,6 +201,7 @@ class SliceBackend:
             async with asyncio.timeout(_WATCH_SECONDS):
                 while not any(uid in self.book.tenants for uid in uids) and self._node.follows_pods:
                     seen = await self._node.wait_for_pods(seen)
+                    await self._node.turns.wait()
         except TimeoutError:
             return
 
@@ -261,7 +267,9 @@ class SliceBackend:
         node = self._node
         slices = tuple(share.slice for share in grant.shares)
         self._refuse_conflicts(tenant, grant)
-        before = [other for other in node.tenants.values() if other.started or node.has_started(other.uid)]
+        cards = {share.card for share in grant.shares}
+        sharing_card = (other for other in node.tenants.values() if other.holds(cards))
+        before = [other for other in sharing_card if other.started or node.has_started(other.uid)]
         if problem := overload(tenant, grant.shares, before, node.offers):
             node.metrics.guarded.labels(self.resource, "overload").inc()
             raise Refused(problem)

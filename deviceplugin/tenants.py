@@ -72,6 +72,10 @@ class Tenant:
             for share in need.shares:
                 yield share.slice
 
+    def holds(self, cards: Collection[str]) -> bool:
+        """Tell whether the scheduler gave this pod a share of one of these cards."""
+        return any(share.card in cards for need in self.needs for share in need.shares)
+
 
 def read_tenant(pod: Pod, *, node: str, resources: Collection[str], schedulers: Collection[str] = ()) -> Tenant | None:
     """Read a pod of this node, or None when it needs none of `resources`.

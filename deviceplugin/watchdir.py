@@ -7,7 +7,8 @@ few seconds; see deviceplugin.registration.
 import asyncio
 import ctypes
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _IN_CREATE = 0x100
@@ -16,14 +17,21 @@ _IN_MOVED_TO = 0x80
 _IN_CLOSE_WRITE = 0x8
 _IN_DELETE_SELF = 0x400
 _IN_ONLYDIR = 0x01000000
+# struct inotify_event: watch descriptor, mask, cookie, length of the name that follows (padded with zero bytes).
+_EVENT = struct.Struct("iIII")
 _MASK = _IN_CREATE | _IN_DELETE | _IN_MOVED_TO | _IN_CLOSE_WRITE | _IN_DELETE_SELF | _IN_ONLYDIR
 
 
 class DirectoryWatch:
-    """Calls `changed` on the event loop whenever something happens in the directory. Close it when done."""
+    """Calls `changed` on the event loop when something happens in the directory. Close it when done.
 
-    def __init__(self, directory: Path, changed: Callable[[], None]) -> None:
+    Only files whose names end in `suffix` count: the kubelet rewrites its checkpoint in the same directory at each
+    allocation. What happens to the directory itself has no name and always counts.
+    """
+
+    def __init__(self, directory: Path, changed: Callable[[], None], *, suffix: str = "") -> None:
         self._directory = directory
+        self._suffix = os.fsencode(suffix)
         self._changed = changed
         self._descriptor = -1
         self._inode: tuple[int, int] | None = None
@@ -57,11 +65,24 @@ class DirectoryWatch:
             self._descriptor, self._inode = -1, None
 
     def _drain(self) -> None:
+        counts = False
         try:
-            while os.read(self._descriptor, 65536):
-                pass
+            while events := os.read(self._descriptor, 65536):
+                counts = counts or any(not name or name.endswith(self._suffix) for name in _names(events))
         except BlockingIOError:
             pass
         except OSError:
             self.close()
-        self._changed()
+            counts = True
+        if counts:
+            self._changed()
+
+
+def _names(events: bytes) -> Iterator[bytes]:
+    """Yield the file name of each event; empty for the directory itself, and when events were lost."""
+    at = 0
+    while at < len(events):
+        *_, length = _EVENT.unpack_from(events, at)
+        at += _EVENT.size
+        yield events[at : at + length].rstrip(b"\0")
+        at += length

@@ -17,7 +17,7 @@ from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.errors import ApiError, Unreachable
 from gpuslice.cluster.resources import PODS
 from gpuslice.cluster.timing import REAL_TIME, Timing
-from gpuslice.cluster.transport import STRATEGIC_PATCH
+from gpuslice.cluster.wire import STRATEGIC_PATCH
 from gpuslice.placement.events import PodKey
 
 log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ import msgspec
 
 from gpuslice.cluster.errors import error_from_answer
 from gpuslice.cluster.resources import PODS, Resource
-from gpuslice.cluster.transport import JSON, MERGE_PATCH, Transport
+from gpuslice.cluster.wire import JSON, MERGE_PATCH, ApiTransport
 
 V = TypeVar("V", bound=msgspec.Struct)
 
@@ -67,7 +67,7 @@ class ErrorObject(msgspec.Struct, frozen=True):
 class KubeClient:
     """The calls our daemons make. Every method raises ApiError or Unreachable, see gpuslice.cluster.errors."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: ApiTransport) -> None:
         self.transport = transport
 
     async def get(self, resource: Resource, name: str, view: type[V], *, namespace: str | None = None) -> V:

@@ -1,4 +1,4 @@
-"""HTTP to the API server: raw bytes in, raw bytes out, several connections at once.
+"""HTTP to the API server on aiohttp: several connections at once, proxies too.
 
 One connection would queue a burst of bindings behind each other (median 0.8 s measured), so calls share a pool; watches
 live on connections of their own and never take a slot from it.
@@ -6,24 +6,14 @@ live on connections of their own and never take a slot from it.
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping
-from types import TracebackType
+from collections.abc import AsyncIterator
 from typing import Self
 
 import aiohttp
 
 from gpuslice.cluster.config import ClusterConfig
 from gpuslice.cluster.errors import Unreachable, error_from_answer
-
-MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
-JSON = "application/json"
-
-SILENCE_SECONDS = 90.0
-"""A watch without a single byte for this long is taken for dead: the API server sends a bookmark every minute."""
-_MAX_LINE_BYTES = 64 * 1024 * 1024
-Query = Mapping[str, str]
+from gpuslice.cluster.wire import JSON, KEEPALIVE_SECONDS, SILENCE_SECONDS, Query, lines
 
 
 def _socket_with_keepalive(address: aiohttp.AddrInfoType) -> socket.socket:
@@ -32,9 +22,10 @@ def _socket_with_keepalive(address: aiohttp.AddrInfoType) -> socket.socket:
     created = socket.socket(family, kind, protocol)
     created.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if family in (socket.AF_INET, socket.AF_INET6):
-        created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
-        created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-        created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        idle, interval, count = KEEPALIVE_SECONDS
+        created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+        created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+        created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
     return created
 
 
@@ -53,9 +44,7 @@ class Transport:
         self._streams = self._open(0)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for session in (self._calls, self._streams):
             if session is not None:
                 await session.close()
@@ -76,12 +65,7 @@ class Transport:
         content_type: str = JSON,
         timeout_seconds: float = 10.0,
     ) -> bytes:
-        """Send one request and give the body of its answer.
-
-        Raises:
-            ApiError: the API server refused; the subclass says how.
-            Unreachable: no answer within ``timeout_seconds``, or none at all.
-        """
+        """Send one request, see :class:`gpuslice.cluster.wire.ApiTransport`."""
         session, label = self._session(self._calls), f"{method} {path}"
         for attempt in (1, 2):
             headers = dict(await self._config.credentials.headers())
@@ -114,12 +98,7 @@ class Transport:
     async def stream(
         self, path: str, *, query: Query, silence_seconds: float = SILENCE_SECONDS
     ) -> AsyncIterator[bytes]:
-        """Yield the lines of a watch until the API server ends it.
-
-        Raises:
-            ApiError: the watch was refused.
-            Unreachable: it broke, or was silent for ``silence_seconds``.
-        """
+        """Yield the lines of a watch, see :class:`gpuslice.cluster.wire.ApiTransport`."""
         session, label = self._session(self._streams), f"WATCH {path}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_seconds)
         try:
@@ -137,7 +116,7 @@ class Transport:
                     raise error_from_answer(
                         label, answer.status, await answer.read(), answer.headers.get("Retry-After")
                     )
-                async for line in _lines(answer.content, label):
+                async for line in lines(_chunks(answer.content), label):
                     yield line
         except TimeoutError as error:
             raise Unreachable(label, f"silent for {silence_seconds:g} s") from error
@@ -150,18 +129,8 @@ class Transport:
         return session
 
 
-async def _lines(content: aiohttp.StreamReader, label: str) -> AsyncIterator[bytes]:
-    """Split into lines of any length up to 64 MiB (the reader's own splitter stops at its buffer size)."""
-    pending = bytearray()
+async def _chunks(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Pass on what has come, and let others have a turn after each piece."""
     async for chunk in content.iter_any():
-        start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:
-            pending += chunk[start:end]
-            if pending:
-                yield bytes(pending)
-                pending.clear()
-            start = end + 1
-        pending += chunk[start:]
-        if len(pending) > _MAX_LINE_BYTES:
-            raise Unreachable(label, "a line longer than 64 MiB")
+        yield chunk
         await asyncio.sleep(0)

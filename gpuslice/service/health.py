@@ -63,6 +63,8 @@ class HealthServer:
             self._server.close()
         for writer in tuple(self._calls):
             writer.transport.abort()
+        # What is aborted is closed in the loop's next round.
+        await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request and close: probes come seconds apart."""

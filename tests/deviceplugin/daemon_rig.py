@@ -118,6 +118,16 @@ class Daemons:
         answer = json.loads(await self.client.transport.request("GET", EVENTS.path("default")))
         return [f"{item['reason']} {item['involvedObject']['name']}: {item['message']}" for item in answer["items"]]
 
+    async def events_of(self, reason: str, *, subjects: int, seconds: float = 20.0) -> list[str]:
+        """Return the messages of the Events of one reason, once that many objects have one."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = [text for text in await self.events() if text.startswith(f"{reason} ")]
+            if len({text.split()[1] for text in found}) >= subjects:
+                return found
+            await asyncio.sleep(0.05)
+        raise TimeoutError(f"no {subjects} objects have an Event {reason}")
+
 
 @contextlib.asynccontextmanager
 async def daemons(root: Path, inventory: str = "cards:\n- {model: A100-SXM4-80GB, count: 4}") -> AsyncIterator[Daemons]:

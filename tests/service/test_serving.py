@@ -1,6 +1,7 @@
 """Probes, HTTPS with an exchanged certificate, ports files, signals."""
 
 import asyncio
+import contextlib
 import json
 import ssl
 import subprocess
@@ -49,6 +50,28 @@ async def test_probes_tell_what_is_wrong() -> None:
     assert found["/readyz"] == (503, "cache: not synced\n")
     assert "seen_total 1.0" in found["/metrics"][1]
     assert later == 200
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        pytest.param(b"GET /livez?verbose HTTP/1.1\r\n\r\n", b"200", id="a query is ignored"),
+        pytest.param(b"HEAD /readyz HTTP/1.0\r\n\r\n", b"200", id="head only"),
+        pytest.param(b"GET /secrets HTTP/1.1\r\n\r\n", b"404", id="there is nothing else"),
+        pytest.param(b"POST /livez HTTP/1.1\r\n\r\n", b"405", id="nothing is to be posted"),
+        pytest.param(b"\x16\x03\x01\r\n\r\n", b"400", id="another protocol"),
+        pytest.param(b"GET /" + b"x" * 20_000, b"", id="an endless head is not read"),
+    ],
+)
+async def test_the_probe_port_answers_what_it_is_asked(request_: bytes, status: bytes) -> None:
+    async with HealthServer(Health(), CollectorRegistry(), host="127.0.0.1", port=0) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request_)
+        with contextlib.suppress(ConnectionResetError):
+            answer = await reader.read()
+            assert answer[9:12] == status
+            assert (b"ok" in answer) == (request_.startswith(b"GET") and status == b"200")
+        writer.close()
 
 
 @asynccontextmanager

@@ -1,0 +1,176 @@
+"""The small transport against servers that follow a script: what HTTP/1.1 allows, and what it does not."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gpuslice.cluster.config import ClusterConfig
+from gpuslice.cluster.credentials import FixedHeaders
+from gpuslice.cluster.errors import ApiError, Unreachable
+from gpuslice.cluster.lean import LeanTransport
+from gpuslice.devices.errors import BadConfiguration
+
+pytestmark = pytest.mark.anyio
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Script:
+    """Answers the n-th request with the n-th text; ``!`` before it: close after that."""
+
+    def __init__(self, answers: Sequence[bytes]) -> None:
+        self._answers = iter(answers)
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.closed = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = [line for line in head.split(b"\r\n") if line.startswith(b"Content-Length: ")]
+                body = await reader.readexactly(int(length[0].split()[1])) if length else b""
+                self.requests.append(head + body)
+                answer = next(self._answers)
+                writer.write(answer.removeprefix(b"!"))
+                if answer.startswith(b"!"):
+                    break
+        except (asyncio.IncompleteReadError, StopIteration, ConnectionResetError):
+            pass
+        finally:
+            writer.close()
+            self.closed.set()
+
+
+class Renewed(FixedHeaders):
+    """Credentials that are renewed when the API server does not know them."""
+
+    def __init__(self) -> None:
+        super().__init__("Bearer old")
+
+    def forget(self) -> None:
+        self._headers = {"Authorization": "Bearer new"}
+
+
+@asynccontextmanager
+async def talking(*answers: bytes) -> AsyncIterator[tuple[LeanTransport, Script]]:
+    script = Script(answers)
+    server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        async with LeanTransport(ClusterConfig(f"http://127.0.0.1:{port}/prefix", Renewed())) as transport:
+            yield transport, script
+        # Our end is closed; let the script's end see it.
+        if script.connections:
+            await script.closed.wait()
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        pytest.param(OK, b"ok", id="counted"),
+        pytest.param(CHUNKED + b"1\r\no\r\n1;x=y\r\nk\r\n0\r\n\r\n", b"ok", id="in chunks, one with an extension"),
+        pytest.param(CHUNKED + b"2\r\nok\r\n0\r\nExpires: never\r\n\r\n", b"ok", id="in chunks with a trailer"),
+        pytest.param(b"!HTTP/1.1 200 OK\r\n\r\nok", b"ok", id="to the end of the connection"),
+        pytest.param(b"!HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok", id="from an old proxy"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" + OK, b"ok", id="after a provisional answer"),
+        pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", b"", id="none"),
+    ],
+)
+async def test_a_body_is_read_however_it_is_framed(answer: bytes, body: bytes) -> None:
+    async with talking(answer, answer) as (transport, script):
+        assert await transport.request("GET", "/a") == body
+        assert await transport.request("GET", "/a") == body
+        assert script.connections == (2 if answer.startswith(b"!") else 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        pytest.param(b"!", "ended in the middle", id="nothing"),
+        pytest.param(b"!SSH-2.0-OpenSSH\r\n\r\n", "begins with b'SSH", id="another protocol"),
+        pytest.param(b"!HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok", "ended in the middle", id="cut off"),
+        pytest.param(
+            b"!HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nok", "Content-Length is '-2'", id="less than none"
+        ),
+        pytest.param(b"!HTTP/1.1 200 OK\r\nno colon\r\n\r\n", "a header reads", id="a bad header"),
+        pytest.param(b"!HTTP/1.1 200 OK\r\nA: " + b"x" * 70_000, "a head longer", id="an endless head"),
+        pytest.param(b"!" + CHUNKED + b"-1\r\nok\r\n", "a chunk begins with", id="a negative chunk"),
+        pytest.param(b"!" + CHUNKED + b"1\r\nok\r\n0\r\n\r\n", "longer than it says", id="a chunk longer than it says"),
+        pytest.param(b"!" + CHUNKED + b"2\r\nok\r\n", "ended in the middle", id="without the last chunk"),
+    ],
+)
+async def test_what_is_no_answer_is_no_answer(answer: bytes, problem: str) -> None:
+    async with talking(answer) as (transport, _):
+        with pytest.raises(Unreachable, match=problem):
+            await transport.request("POST", "/a", body=b"{}")
+
+
+async def test_a_request_says_what_it_must() -> None:
+    async with talking(OK) as (transport, script):
+        await transport.request("PATCH", "/a b", query={"fieldSelector": "x=y"}, body=b"{}", content_type="t/j")
+    head = script.requests[0].decode()
+    assert head.startswith("PATCH /prefix/a%20b?fieldSelector=x%3Dy HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert head.endswith("Content-Type: t/j\r\nContent-Length: 2\r\n\r\n{}")
+    assert "Authorization: Bearer old\r\n" in head
+
+
+async def test_a_connection_that_died_idle_is_replaced_for_what_may_be_repeated() -> None:
+    async with talking(OK, b"!", OK) as (transport, script):
+        await transport.request("GET", "/a")
+        assert await transport.request("GET", "/a") == b"ok"
+        assert script.connections == 2
+
+
+async def test_what_may_not_be_repeated_is_not() -> None:
+    async with talking(OK, b"!", OK) as (transport, script):
+        await transport.request("GET", "/a")
+        with pytest.raises(Unreachable):
+            await transport.request("POST", "/a", body=b"{}")
+        assert [request.split()[0] for request in script.requests] == [b"GET", b"POST"]
+
+
+async def test_words_of_farewell_are_not_the_next_answer() -> None:
+    farewell = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    async with talking(b"!" + OK + farewell, OK) as (transport, script):
+        assert await transport.request("GET", "/a") == b"ok"
+        await script.closed.wait()
+        assert await transport.request("GET", "/a") == b"ok"
+
+
+async def test_credentials_are_renewed_once() -> None:
+    refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+    async with talking(refused, OK, refused, refused) as (transport, script):
+        assert await transport.request("GET", "/a") == b"ok"
+        with pytest.raises(ApiError, match="401"):
+            await transport.request("GET", "/a")
+    tokens = [request.partition(b"Bearer ")[2].split()[0] for request in script.requests]
+    assert tokens == [b"old", b"new", b"new", b"new"]
+
+
+async def test_a_watch_yields_lines_across_chunks_and_ends_with_the_server() -> None:
+    async with talking(CHUNKED + b"3\r\none\r\n5\r\n\ntwo\n\r\n6\r\nthree\n\r\n0\r\n\r\n") as (transport, _):
+        assert [line async for line in transport.stream("/w", query={})] == [b"one", b"two", b"three"]
+
+
+async def test_a_silent_watch_is_given_up() -> None:
+    async with talking(CHUNKED + b"4\r\none\n\r\n") as (transport, _):
+        lines = aiter(transport.stream("/w", query={}, silence_seconds=0.05))
+        assert await anext(lines) == b"one"
+        with pytest.raises(Unreachable, match=r"silent for 0\.05 s"):
+            await anext(lines)
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
+    async with talking(b"HTTP/1.1 200 OK\r\n") as (transport, _):
+        with pytest.raises(Unreachable, match=r"timed out after 0\.05 s"):
+            await transport.request("GET", "/a", timeout_seconds=0.05)
+
+
+def test_a_proxy_is_left_to_the_other_transport() -> None:
+    with pytest.raises(BadConfiguration, match="proxy-url"):
+        LeanTransport(ClusterConfig("https://a", FixedHeaders(), proxy="http://b"))
