@@ -10,12 +10,11 @@ from deviceplugin.node import Node
 from deviceplugin.publishing import Publisher
 from deviceplugin.tenants import Tenant
 from gpuslice.cluster.client import KubeClient, Scope
-from gpuslice.cluster.config import ClusterConfig, load_cluster_config
+from gpuslice.cluster.config import load_cluster_config
+from gpuslice.cluster.door import open_door
 from gpuslice.cluster.events import EventRecorder, Subject
-from gpuslice.cluster.lean import LeanTransport
 from gpuslice.cluster.reflector import Changed, Gone, Listed, Reflector
 from gpuslice.cluster.resources import NODES, PODS
-from gpuslice.cluster.wire import ApiTransport
 from gpuslice.devices import pods
 from gpuslice.devices.pods import Metadata, Pod
 
@@ -68,7 +67,7 @@ class Follower:
     async def run(self) -> None:
         """Follow until cancelled."""
         config = load_cluster_config(self._kubeconfig, self._context)
-        async with _transport(config) as transport:
+        async with open_door(config, user_agent=COMPONENT) as transport:
             client = KubeClient(transport)
             recorder = EventRecorder(client, COMPONENT, self._node.name)
             self._node.reporter.sink = Events(recorder, self._node.name)
@@ -113,12 +112,3 @@ class Follower:
         self._on_node(node)
         if self._publisher is not None:
             self._publisher.seen(node.metadata.annotations)
-
-
-def _transport(config: ClusterConfig) -> ApiTransport:
-    if not config.proxy:
-        return LeanTransport(config, user_agent=COMPONENT)
-    # Only a daemon outside the cluster is behind a proxy; it pays for aiohttp then.
-    from gpuslice.cluster.transport import Transport  # noqa: PLC0415
-
-    return Transport(config, connections=4, user_agent=COMPONENT)

@@ -21,8 +21,8 @@ Query = Mapping[str, str]
 class ApiTransport(Protocol):
     """An open door to one API server, an async context manager.
 
-    There are two: :class:`gpuslice.cluster.transport.Transport`, on aiohttp, for daemons that call a lot, and
-    :class:`gpuslice.cluster.lean.LeanTransport`, which takes 10 MiB less, for the one that runs on every node.
+    There are two, see :func:`gpuslice.cluster.door.open_door`: :class:`gpuslice.cluster.transport.Transport` on aiohttp, and
+    :class:`gpuslice.cluster.lean.LeanTransport`.
     """
 
     async def __aenter__(self) -> Self:
