@@ -21,7 +21,7 @@ Query = Mapping[str, str]
 class ApiTransport(Protocol):
     """An open door to one API server, an async context manager.
 
-    There are two, see :func:`gpuslice.cluster.door.open_door`: :class:`gpuslice.cluster.transport.Transport` on aiohttp, and
+    There are two (see :mod:`gpuslice.cluster.door`): :class:`gpuslice.cluster.transport.Transport`, on aiohttp, and
     :class:`gpuslice.cluster.lean.LeanTransport`.
     """
 
