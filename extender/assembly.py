@@ -100,6 +100,9 @@ class Extender:
         match event:
             case events.PodSeen(key=key, node=node) if node:
                 self._settled(key.uid, key.namespace)
+                self._tell_unreadable((event,))
+            case events.Relist(pods=pods):
+                self._tell_unreadable(pods)
             case events.PodGone(uid=uid):
                 self.reports.settled(uid)
                 self.retries.settled(uid)
@@ -108,6 +111,14 @@ class Extender:
                     self._settled(uid, dossier.key.namespace)
                 self.engine.drop(uid)
         self._wake_for_quota()
+
+    def _tell_unreadable(self, pods: Iterable[events.PodSeen]) -> None:
+        for pod in pods:
+            if pod.unreadable and pod.node and not pod.terminal and self.leadership.leads():
+                held = self.engine.ledger.holdings.get(pod.key.uid)
+                unclear = held is not None and held.is_unclear
+                log.error("pod_allocation_unreadable", pod=str(pod.key), node=pod.node, error=pod.unreadable)
+                self.reports.unreadable(pod.key, pod.unreadable, node=pod.node if unclear else "")
 
     def loaded(self) -> None:
         """Everything was read: what is here now will stay, so the cycle collector need not walk it again and again."""

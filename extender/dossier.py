@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from extender.facts import cpu_milli_of, group_of, pod_key, roles_of
 from gpuslice.devices.pods import Pod
 from gpuslice.devices.requests import PodRequest, Role
+from gpuslice.devices.traits import PodTraits, traits_of
 from gpuslice.placement.decide import Asker
 from gpuslice.placement.events import PodKey
 
@@ -21,6 +22,7 @@ class Dossier:
     pod: Pod
     priority: int
     created_at: str
+    traits: PodTraits
     preempts: bool
     """It may evict others (preemptionPolicy is not Never)."""
 
@@ -35,6 +37,7 @@ def open_dossier(pod: Pod, request: PodRequest) -> Dossier:
         pod=pod,
         priority=pod.spec.priority or 0,
         created_at=pod.metadata.creation_timestamp or "",
+        traits=traits_of(pod),
         preempts=pod.spec.preemption_policy != "Never",
     )
 

@@ -13,7 +13,7 @@ import msgspec
 from extender.answers import NodeNames, answer_filter, answer_prioritize
 from extender.dossier import Dossier, Dossiers, open_dossier
 from extender.facts import pod_key
-from extender.quotas import QUOTA, Quotas, most_of_request, of_allocation
+from extender.quotas import QUOTA, Claim, Quotas, most_of_request, of_allocation
 from extender.request_reader import RequestReader
 from extender.simulation import Simulation
 from extender.wire import ExtenderArgs, error_answer, filter_answer
@@ -159,9 +159,7 @@ class Engine:
 
     def _filter_names(self, dossier: Dossier, candidates: Candidates) -> bytes:
         self.surroundings.release(dossier.key.uid)
-        held = self.ledger.holdings.get(dossier.key.uid)
-        own = None if held is None else of_allocation(held.allocation, held.roles)
-        excess = self.quotas.excess(dossier.key.namespace, most_of_request(dossier.request), own)
+        excess = self._excess(dossier) if self.quotas.apply_to(dossier.key.namespace) else ""
         if excess:
             self.surroundings.notice(OverQuota(dossier, excess))
             return _refuse_all(candidates, QUOTA)
@@ -170,6 +168,11 @@ class Engine:
             return self._filter_reserved(dossier, candidates, reserved.allocation.node)
         decision = self._judge(dossier, candidates)
         return answer_filter(self._names, decision, at_most=self.terms.offer_at_most)
+
+    def _excess(self, dossier: Dossier) -> str:
+        held = self.ledger.holdings.get(dossier.key.uid)
+        own = None if held is None else of_allocation(held.allocation, held.roles)
+        return self.quotas.excess(dossier.key.namespace, Claim(most_of_request(dossier.request), dossier.traits), own)
 
     def _filter_reserved(self, dossier: Dossier, candidates: Candidates, node: str) -> bytes:
         """Others may be ending for this pod: it goes where its share is reserved, and nowhere else meanwhile."""

@@ -25,7 +25,8 @@ from gpuslice.devices.families.register import cards_of_node
 from gpuslice.devices.inventory import NodeCards
 from gpuslice.devices.pods import Node, Pod
 from gpuslice.devices.quantity import parse_quantity
-from gpuslice.devices.requests import Role, containers_of
+from gpuslice.devices.requests import Role, containers_of, models_wanted
+from gpuslice.devices.traits import PLAIN, traits_of
 from gpuslice.placement.events import NodeSeen, PodKey, PodSeen
 
 log = structlog.get_logger(__name__)
@@ -66,25 +67,27 @@ def pod_key(pod: Pod) -> PodKey:
     return PodKey(pod.metadata.uid, intern(pod.metadata.namespace), pod.metadata.name)
 
 
-def pod_facts(pod: Pod, foreign: ForeignShares | None = None) -> PodFacts:
+def pod_facts(pod: Pod, families: Families | None = None, foreign: ForeignShares | None = None) -> PodFacts:
     """Reduce a pod. An allocation counts only on a bound pod and only for that node: users can write text, too.
 
-    With ``foreign`` pods that another scheduler placed are read as well.
+    With ``foreign`` HAMi's record is read as well: of pods that its scheduler placed, and where ours is unreadable.
     """
-    allocation = _allocation_of(pod) if pod.spec.node_name else None
-    if allocation is None and foreign is not None and _is_foreign(pod):
-        allocation = foreign.allocation(pod)
+    allocation, unreadable = _holding_of(pod, foreign) if pod.spec.node_name else (None, "")
+    holds = allocation is not None or bool(unreadable)
     seen = PodSeen(
         key=pod_key(pod),
         node=intern(pod.spec.node_name),
         allocation=allocation,
-        roles=roles_of(pod) if allocation is not None else (),
+        roles=roles_of(pod) if holds else (),
         terminal=pod.is_terminal,
         init_done=_init_done(pod),
         terminating=pod.is_terminating,
         priority=pod.spec.priority or 0,
         cpu_milli=cpu_milli_of(pod),
         group=group_of(pod),
+        models=_models_of(pod, allocation, families) if allocation is not None and families is not None else (),
+        traits=traits_of(pod) if holds else PLAIN,
+        unreadable=unreadable,
         created_at=pod.metadata.creation_timestamp or "",
     )
     return PodFacts(
@@ -95,9 +98,28 @@ def pod_facts(pod: Pod, foreign: ForeignShares | None = None) -> PodFacts:
     )
 
 
-def _is_foreign(pod: Pod) -> bool:
+def _holding_of(pod: Pod, foreign: ForeignShares | None) -> tuple[PodAllocation | None, str]:
+    """Return what a bound pod holds by its records, and why the record that counts cannot be read, if so."""
     notes = pod.metadata.annotations
-    return bool(pod.spec.node_name) and ALLOCATION not in notes and notes.get(HAMI_NODE) == pod.spec.node_name
+    allocation, problem = None, ""
+    try:
+        allocation = _own_record(pod)
+    except BadAnnotation as error:
+        problem = str(error)
+    ours_counts = ALLOCATION in notes and not problem
+    if foreign is None or ours_counts or notes.get(HAMI_NODE) != pod.spec.node_name:
+        return allocation, problem
+    try:
+        return foreign.allocation(pod), problem
+    except BadAnnotation as error:
+        return None, problem or str(error)
+
+
+def _models_of(pod: Pod, allocation: PodAllocation, families: Families) -> tuple[str, ...]:
+    """Card models that the pod insists on, as its annotations say."""
+    named = sorted({share.family for _, share in allocation.shares()})
+    family = families.by_name.get(named[0]) if len(named) == 1 else None
+    return () if family is None else models_wanted(pod.metadata.annotations, family)
 
 
 def _was_refused(pod: Pod) -> bool:
@@ -121,7 +143,15 @@ def group_of(pod: Pod) -> str:
 
 
 def cpu_milli_of(pod: Pod) -> int:
-    """CPU requested, in thousandths of a core: the larger of the app and sidecar sum and the largest init container."""
+    """CPU requested, in thousandths of a core, as kube-scheduler counts it.
+
+    The larger of the app and sidecar sum and the largest init container, or what the pod as a whole requests instead;
+    and what the runtime takes beside the containers.
+    """
+    spec = pod.spec
+    overhead = _milli(spec.overhead["cpu"]) if spec.overhead and "cpu" in spec.overhead else 0
+    if spec.resources is not None and "cpu" in spec.resources.requests:
+        return _milli(spec.resources.requests["cpu"]) + overhead
     running = largest_init = 0
     for container, role in containers_of(pod):
         asked = container.resources.requests.get("cpu") if container.resources else None
@@ -130,7 +160,7 @@ def cpu_milli_of(pod: Pod) -> int:
             largest_init = max(largest_init, running + milli)
         else:
             running += milli
-    return max(running, largest_init)
+    return max(running, largest_init) + overhead
 
 
 def node_facts(node: Node, families: Families, before: NodeFacts | None = None) -> NodeFacts:
@@ -188,15 +218,16 @@ def _plugin_registered(node: Node, cards: NodeCards, families: Families) -> bool
     return False
 
 
-def _allocation_of(pod: Pod) -> PodAllocation | None:
+def _own_record(pod: Pod) -> PodAllocation | None:
+    """Read our own annotation; None where there is none, or one that is about another node.
+
+    Raises:
+        BadAnnotation: It is unreadable.
+    """
     text = pod.metadata.annotations.get(ALLOCATION)
-    if not text:
+    if text is None:
         return None
-    try:
-        allocation = _decoded(text)
-    except BadAnnotation as error:
-        log.error("pod_allocation_unreadable", pod=pod.full_name, node=pod.spec.node_name, error=str(error))
-        return None
+    allocation = _decoded(text)
     if allocation.node != pod.spec.node_name:
         log.error("pod_allocation_elsewhere", pod=pod.full_name, node=pod.spec.node_name, allocation=allocation.node)
         return None

@@ -114,7 +114,7 @@ class Feed:
                 self._sink.drop_quota(item)
 
     def _project_pod(self, pod: Pod) -> PodFacts:
-        return pod_facts(pod, self._foreign)
+        return pod_facts(pod, self._families, self._foreign)
 
     def _project_node(self, node: Node) -> NodeFacts:
         return node_facts(node, self._families, self.nodes.get("", node.metadata.name))

@@ -4,17 +4,13 @@ Their record names cards, MiB and percent by position, but no slices. So each sh
 enough that it is never one of the kubelet's; it stands for the slot and nothing else.
 """
 
-from collections.abc import Iterator
-
-import structlog
-
 from gpuslice.devices.allocation import PodAllocation, SliceShare
+from gpuslice.devices.annotations import MOST_SHARES
+from gpuslice.devices.errors import BadAnnotation
 from gpuslice.devices.families import Families, Family
 from gpuslice.devices.inventory import slice_id
 from gpuslice.devices.pods import Pod
 from gpuslice.devices.requests import containers_of
-
-log = structlog.get_logger(__name__)
 
 FIRST_NUMBER = 1024
 
@@ -24,50 +20,70 @@ class ForeignShares:
 
     def __init__(self, families: Families) -> None:
         self._families = families
-        self._numbers: dict[str, dict[int, str]] = {}
-        """Numbers in use by card, and the pod that has each."""
+        self._taken: dict[str, set[int]] = {}
+        """Numbers in use by card."""
+        self._held: dict[str, list[tuple[str, int]]] = {}
+        """Cards and numbers by pod."""
+
+    def __len__(self) -> int:
+        return len(self._held)
 
     def allocation(self, pod: Pod) -> PodAllocation | None:
-        """Give the allocation of a bound pod that another scheduler placed, or None if it holds nothing."""
-        notes = pod.metadata.annotations
-        shares: dict[str, list[SliceShare]] = {}
+        """Give the allocation of a bound pod that another scheduler placed, or None if it holds nothing.
+
+        Raises:
+            BadAnnotation: Its record does not follow HAMi's grammar.
+        """
         self.release(pod.metadata.uid)
+        shares: dict[str, list[SliceShare]] = {}
         for family in self._families:
-            text = notes.get(family.pod.allocated)
+            text = pod.metadata.annotations.get(family.pod.allocated)
             if text:
-                self._read(pod, family, text, shares)
+                _read(pod, family, text, shares)
+        if sum(map(len, shares.values())) > MOST_SHARES:
+            problem = f"more than {MOST_SHARES} shares; delete the pod, to have it scheduled anew"
+            raise BadAnnotation(_name(pod), "hami.io/…-devices-allocated", "", problem)
         if not shares:
             return None
-        return PodAllocation(pod.spec.node_name, {name: tuple(given) for name, given in shares.items()})
+        uid = pod.metadata.uid
+        numbered = {name: tuple(self._numbered(share, uid) for share in given) for name, given in shares.items()}
+        return PodAllocation(pod.spec.node_name, numbered)
 
     def release(self, uid: str) -> None:
         """Free the numbers of a pod."""
-        for owners in self._numbers.values():
-            for number in [number for number, owner in owners.items() if owner == uid]:
-                del owners[number]
+        for uuid, number in self._held.pop(uid, ()):
+            taken = self._taken[uuid]
+            taken.discard(number)
+            if not taken:
+                del self._taken[uuid]
 
-    def _read(self, pod: Pod, family: Family, text: str, shares: dict[str, list[SliceShare]]) -> None:
-        names = [container.name for container, _ in containers_of(pod)]
-        for name, part in zip(names, text.split(";"), strict=False):
-            for uuid, memory_mib, core_percent in _devices(part):
-                number = self._next(uuid, pod.metadata.uid)
-                share = SliceShare(slice_id(uuid, number), memory_mib, min(core_percent, 100), family.name)
-                shares.setdefault(name, []).append(share)
-
-    def _next(self, uuid: str, uid: str) -> int:
-        owners = self._numbers.setdefault(uuid, {})
+    def _numbered(self, share: SliceShare, uid: str) -> SliceShare:
+        uuid = share.slice
+        taken = self._taken.setdefault(uuid, set())
         number = FIRST_NUMBER
-        while number in owners:
+        while number in taken:
             number += 1
-        owners[number] = uid
-        return number
+        taken.add(number)
+        self._held.setdefault(uid, []).append((uuid, number))
+        return SliceShare(slice_id(uuid, number), share.memory_mib, share.core_percent, share.family)
 
 
-def _devices(text: str) -> Iterator[tuple[str, int, int]]:
-    """Read ``UUID,TYPE,MiB,CORES:`` repeated; what does not follow the grammar is logged and skipped."""
-    for device in filter(None, text.split(":")):
-        fields = device.split(",")
-        if len(fields) == 4 and fields[2].isdecimal() and fields[3].isdecimal():
-            yield fields[0], int(fields[2]), int(fields[3])
-        else:
-            log.warning("foreign_device_unreadable", text=device[:80])
+def _read(pod: Pod, family: Family, text: str, shares: dict[str, list[SliceShare]]) -> None:
+    """Add the shares of one family by container; their slices are card UUIDs yet."""
+    names = [container.name for container, _ in containers_of(pod)]
+    for name, part in zip(names, text.split(";"), strict=False):
+        for device in filter(None, part.split(":")):
+            fields = device.split(",")
+            if not (len(fields) == 4 and fields[0] and _is_amount(fields[2]) and _is_amount(fields[3])):
+                problem = f"{device[:40]!r} is not UUID,TYPE,MiB,CORES; delete the pod, to have it scheduled anew"
+                raise BadAnnotation(_name(pod), family.pod.allocated, text, problem)
+            share = SliceShare(fields[0], int(fields[2]), min(int(fields[3]), 100), family.name)
+            shares.setdefault(name, []).append(share)
+
+
+def _is_amount(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 10
+
+
+def _name(pod: Pod) -> str:
+    return f"pod {pod.full_name}"

@@ -46,10 +46,11 @@ class LedgerCollector(Collector):
         fleet = self._ledger.fleet
         found = {
             "nodes": float(len(fleet.row_of)),
-            "pods_holding": float(len(self._ledger.holdings)),
+            "pods_holding": float(sum(1 for held in self._ledger.holdings.values() if held.uses)),
             "pods_waiting": float(len(self._ledger.waiting)),
             "reservations": float(len(self._ledger.reservations)),
             "overcommitted_cards": float(len(self._ledger.conflicts)),
+            "unreadable_allocations": float(sum(1 for held in self._ledger.holdings.values() if held.unreadable)),
             "cards": float(fleet.present.sum()),
             "memory_capacity_bytes": float(fleet.total_memory.sum(dtype="int64")) * 2**20,
             "memory_promised_bytes": float(fleet.used_memory.sum(dtype="int64")) * 2**20,

@@ -15,7 +15,7 @@ from extender.engine import BAD_REQUEST, Engine
 from extender.facts import PodFacts, pod_facts
 from extender.gate import Gate
 from extender.nomination import nominate
-from extender.quotas import QUOTA, of_allocation
+from extender.quotas import QUOTA, Claim, of_allocation
 from extender.wire import ExtenderPreemptionArgs, ExtenderPreemptionResult
 from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.annotations import ALLOCATION, encode_allocation
@@ -75,7 +75,7 @@ class Promises:
 
     def observe_pod(self, pod: Pod) -> None:
         """Take a pod that was read out of turn."""
-        self.note_admission(facts := pod_facts(pod))
+        self.note_admission(facts := pod_facts(pod, self.engine.families))
         self.observe(facts.seen)
 
     def note_admission(self, facts: PodFacts) -> None:
@@ -191,7 +191,8 @@ class Promises:
             return found
         if engine.quotas.apply_to(dossier.key.namespace):
             own = None if held is None else of_allocation(held.allocation, held.roles)
-            if engine.quotas.excess(dossier.key.namespace, of_allocation(found, dossier.roles), own):
+            wanted = Claim(of_allocation(found, dossier.roles), dossier.traits)
+            if engine.quotas.excess(dossier.key.namespace, wanted, own):
                 return QUOTA
         if held is None:
             cards = see_cards(self._ledger, dossier.request, node, engine.terms.defaults, dossier.asker)
@@ -206,6 +207,8 @@ class Promises:
                     priority=dossier.priority,
                     cpu_milli=dossier.asker.cpu_milli,
                     group=dossier.asker.group,
+                    models=dossier.request.selection.use_types,
+                    traits=dossier.traits,
                     created_at=dossier.created_at,
                 )
             )
@@ -261,7 +264,9 @@ class Promises:
         key = PodKey(second, held.key.namespace, held.key.name)
         self.engine.apply(events.Forget(uid))
         now = self.engine.surroundings.clock()
-        self.engine.apply(events.Assume(key=key, allocation=held.allocation, now=now, roles=held.roles))
+        self.engine.apply(
+            events.Assume(key=key, allocation=held.allocation, now=now, roles=held.roles, traits=held.traits)
+        )
 
     # -- preempt -----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,10 @@
 """Pods that a quota holds back, and which of them to wake when something of the namespace's share is given back."""
 
+from collections.abc import Mapping
+
 from extender.dossier import Dossier
-from extender.quotas import Amount, Quotas, Usage, most_of_request
+from extender.quotas import Amount, Claim, Quotas, Usage, most_of_request
+from gpuslice.devices.traits import PodTraits
 from gpuslice.placement.events import PodKey
 
 
@@ -39,17 +42,18 @@ class QuotaWaits:
 
     def allowed(self, namespace: str) -> list[PodKey]:
         """Pods of a namespace that its quotas would let through now, as many as fit together."""
-        promised: dict[str, Amount] = {}
+        promised: dict[PodTraits, Claim] = {}
         found: list[PodKey] = []
         for dossier in sorted(self._waiting.get(namespace, {}).values(), key=_urgency):
-            together = _sum(promised, most_of_request(dossier.request))
-            if not self._quotas.excess(namespace, together):
-                promised = together
+            wanted = Claim(most_of_request(dossier.request), dossier.traits)
+            if not self._quotas.excess(namespace, wanted, promised=tuple(promised.values())):
+                before = promised.get(dossier.traits, Claim({}))
+                promised[dossier.traits] = Claim(_sum(before.amounts, wanted.amounts), dossier.traits)
                 found.append(dossier.key)
         return found
 
 
-def _sum(first: dict[str, Amount], second: dict[str, Amount]) -> dict[str, Amount]:
+def _sum(first: Mapping[str, Amount], second: Mapping[str, Amount]) -> dict[str, Amount]:
     none = (0, 0)
     return {
         family: (

@@ -1,22 +1,24 @@
 """ResourceQuota for what the API server cannot count: GPU memory x cards and compute x cards of a namespace.
 
-Keys are ``limits.<memory resource>`` and ``limits.<cores resource>``. Every quota object of the namespace applies. What
-cannot be read counts as 0, and scopes are not looked at, so that a quota never lets more through than it says.
+Keys are ``limits.<memory resource>`` and ``limits.<cores resource>``. Every quota object of the namespace applies to
+the pods that its scopes name. What cannot be read counts as 0, so that a quota never lets more through than it says.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 import structlog
 
+from extender.quota_scopes import EVERY_POD, Scopes, ScopeSelector, scopes_of
 from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.errors import BadQuantity
 from gpuslice.devices.families import Families, Family
 from gpuslice.devices.pods import Metadata
 from gpuslice.devices.quantity import MAX_INT32, mebibytes, whole_number
 from gpuslice.devices.requests import PodRequest, Role
+from gpuslice.devices.traits import PLAIN, PodTraits
 from gpuslice.placement.holding import uses_of
 
 log = structlog.get_logger(__name__)
@@ -32,6 +34,8 @@ class QuotaSpec(msgspec.Struct, frozen=True):
     """ResourceQuotaSpec, as far as we read it."""
 
     hard: dict[str, str | int | float] | None = None
+    scopes: tuple[str, ...] | None = None
+    scope_selector: ScopeSelector | None = msgspec.field(name="scopeSelector", default=None)
 
 
 class ResourceQuota(msgspec.Struct, frozen=True):
@@ -58,13 +62,25 @@ class QuotaFacts:
     namespace: str
     name: str
     caps: tuple[Cap, ...]
+    scopes: Scopes = EVERY_POD
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a pod takes, and what quotas tell it apart by."""
+
+    amounts: Mapping[str, Amount]
+    """By family."""
+    traits: PodTraits = PLAIN
 
 
 class Usage(Protocol):
     """Who holds how much."""
 
-    def used_in_namespace(self, namespace: str) -> Mapping[str, Amount]:
-        """Amount by family."""
+    def used_in_namespace(
+        self, namespace: str, counts: Callable[[PodTraits], bool] | None = None
+    ) -> Mapping[str, Amount]:
+        """Amount by family, of the pods whose traits count."""
 
 
 def quota_facts(quota: ResourceQuota, families: Families) -> QuotaFacts:
@@ -72,7 +88,8 @@ def quota_facts(quota: ResourceQuota, families: Families) -> QuotaFacts:
     hard = quota.spec.hard or {}
     owner = f"{quota.metadata.namespace}/{quota.metadata.name}"
     caps = [cap for family in families for cap in _caps_of(family, hard, owner)]
-    return QuotaFacts(quota.metadata.namespace, quota.metadata.name, tuple(caps))
+    scopes = scopes_of(quota.spec.scopes, quota.spec.scope_selector)
+    return QuotaFacts(quota.metadata.namespace, quota.metadata.name, tuple(caps), scopes)
 
 
 def _caps_of(family: Family, hard: Mapping[str, str | int | float], owner: str) -> Iterable[Cap]:
@@ -144,25 +161,37 @@ class Quotas:
         """Whether any quota of a namespace is about devices."""
         return namespace in self._by_namespace
 
-    def excess(self, namespace: str, wanted: Mapping[str, Amount], held: Mapping[str, Amount] | None = None) -> str:
+    def excess(
+        self,
+        namespace: str,
+        wanted: Claim,
+        held: Mapping[str, Amount] | None = None,
+        promised: Sequence[Claim] = (),
+    ) -> str:
         """Say which quota ``wanted`` would exceed, with the figures; "" when none.
 
         Args:
             namespace: Where the pod lives.
             wanted: What it takes.
             held: What of the usage on record is the pod's own already.
+            promised: What other pods, which hold nothing yet, are to take before it.
         """
-        quotas = self._by_namespace.get(namespace)
-        if not quotas:
-            return ""
-        used = self._usage.used_in_namespace(namespace)
-        for name, facts in sorted(quotas.items()):
+        for name, facts in sorted(self._by_namespace.get(namespace, {}).items()):
+            if not facts.scopes.include(wanted.traits):
+                continue
+            used = self._usage.used_in_namespace(namespace, facts.scopes.include if facts.scopes else None)
+            before = [claim.amounts for claim in promised if facts.scopes.include(claim.traits)]
             for cap in facts.caps:
                 kind = 0 if cap.memory else 1
-                asked = wanted.get(cap.family, (0, 0))[kind]
-                others = used.get(cap.family, (0, 0))[kind] - (held or {}).get(cap.family, (0, 0))[kind]
+                asked = _part(wanted.amounts, cap.family, kind)
+                others = _part(used, cap.family, kind) - _part(held or {}, cap.family, kind)
+                others += sum(_part(amounts, cap.family, kind) for amounts in before)
                 if asked and others + asked > cap.most:
                     unit = "MiB" if cap.memory else "percent"
                     figures = f"{cap.most} {unit}, {others} in use, the pod needs {asked}"
                     return f"quota {namespace}/{name}: {cap.key} is {figures}"
         return ""
+
+
+def _part(amounts: Mapping[str, Amount], family: str, kind: int) -> int:
+    return amounts.get(family, (0, 0))[kind]

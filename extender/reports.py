@@ -12,6 +12,7 @@ REFUSED = "GpuShareRefused"
 EVICTED = "GpuSharePreempted"
 RESERVED = "GpuShareReserved"
 CONFLICT = "GpuCardOvercommitted"
+UNREADABLE = "GpuAllocationUnreadable"
 
 
 class Recorder(Protocol):
@@ -47,6 +48,14 @@ class Reports:
     def settled(self, uid: str) -> None:
         """The pod was placed or is gone: a later refusal is news again."""
         self._causes.pop(uid, None)
+
+    def unreadable(self, key: PodKey, problem: str, *, node: str) -> None:
+        """Tell that a bound pod's record cannot be read; ``node`` is closed by it, empty if its share is known."""
+        effect = "its share goes on to count as it was known from elsewhere"
+        if node:
+            effect = f"nobody knows which cards it holds, so node {node} takes no more pods until it has ended"
+        remedy = "put the annotation back as it was, or delete the pod"
+        self.tell(key, "Warning", UNREADABLE, f"{problem}: {effect}; {remedy}")
 
     def tell(self, key: PodKey, kind: str, reason: str, message: str) -> None:
         """Record an Event of another kind on a pod."""

@@ -88,6 +88,37 @@ class SchedulingGate(_View, frozen=True):
     name: str = ""
 
 
+class AffinityTerm(_View, frozen=True):
+    """A term of pod (anti-)affinity, as far as it leaves the pod's namespace."""
+
+    namespaces: tuple[str, ...] | None = None
+    namespace_selector: dict[str, object] | None = None
+
+
+class WeightedTerm(_View, frozen=True):
+    """A term that is only preferred."""
+
+    pod_affinity_term: AffinityTerm = AffinityTerm()
+
+
+class PodAffinity(_View, frozen=True):
+    """Pod affinity or anti-affinity."""
+
+    required: tuple[AffinityTerm, ...] | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+    preferred: tuple[WeightedTerm, ...] | None = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class Affinity(_View, frozen=True):
+    """Affinity to pods; that to nodes is kube-scheduler's alone."""
+
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
 class PodSpec(_View, frozen=True):
     """The parts of PodSpec that matter to us."""
 
@@ -98,6 +129,13 @@ class PodSpec(_View, frozen=True):
     priority: int | None = None
     preemption_policy: str | None = None
     scheduling_gates: tuple[SchedulingGate, ...] | None = None
+    active_deadline_seconds: int | None = None
+    priority_class_name: str = ""
+    affinity: Affinity | None = None
+    resources: Resources | None = None
+    """Of the pod as a whole, besides those of its containers."""
+    overhead: dict[str, Quantity] | None = None
+    """What the runtime takes beside the containers."""
 
 
 class ContainerStateTerminated(_View, frozen=True):
@@ -142,6 +180,7 @@ class PodStatus(_View, frozen=True):
     start_time: str | None = None
     """Set by the kubelet once it has admitted the pod."""
     nominated_node_name: str | None = None
+    qos_class: str | None = None
     conditions: tuple[Condition, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None

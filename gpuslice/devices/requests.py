@@ -23,6 +23,7 @@ __all__ = [
     "Problem",
     "Role",
     "containers_of",
+    "models_wanted",
     "read_request",
 ]
 
@@ -124,6 +125,11 @@ def _read_selection(annotations: Mapping[str, str], wanted: list[Family], proble
         modes=_listed(annotations, chosen.mode),
         same_numa=_read_bool(annotations, chosen.numa_bind, problems),
     )
+
+
+def models_wanted(annotations: Mapping[str, str], family: Family) -> tuple[str, ...]:
+    """Return the card models that a pod insists on; the same words as in :attr:`CardSelection.use_types`."""
+    return _listed(annotations, family.selection.use_type)
 
 
 def _listed(annotations: Mapping[str, str], keys: Iterable[str]) -> tuple[str, ...]:

@@ -132,6 +132,10 @@ def _check_node(ledger: "Ledger", book: NodeBook) -> None:
     _require(fleet.names[row] == book.name, f"row {row} is not {book.name}")
     cpu = sum(holding.cpu_milli for holding in book.holders.values())
     _require(int(fleet.cpu_used[row]) == cpu, f"{book.name}: CPU in use is not the sum over its pods")
+    unclear = sum(holding.is_unclear for holding in book.holders.values())
+    _require(
+        int(fleet.unclear[row]) == unclear, f"{book.name}: {unclear} pods without a readable record, not counted so"
+    )
     for column, uuid in enumerate(fleet.uuids(row)):
         held = [use for holding in book.holders.values() for use in holding.uses if use.uuid == uuid]
         kept = [use for uses in book.reserved.values() for use in uses if use.uuid == uuid]

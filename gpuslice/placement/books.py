@@ -56,9 +56,10 @@ class Books:
             return
         fleet.describe(book.row, cards)
         book.masks = [0] * len(fleet.uuids(book.row))
+        fleet.unclear[book.row] = fleet.cpu_used[book.row] = 0
         for holding in book.holders.values():
             self._count(book, holding.uses, +1)
-            self._count_cpu(book, holding.cpu_milli)
+            self._count_node(book, holding, +1)
         for uses in book.reserved.values():
             self._count(book, uses, +1)
         self._mark_all(book)
@@ -79,7 +80,7 @@ class Books:
         if book.row < 0:
             return
         self._count(book, holding.uses, +1)
-        self._count_cpu(book, holding.cpu_milli)
+        self._count_node(book, holding, +1)
         for column, use in self.present(book, holding.uses):
             book.masks[column] |= use.slices
         self._fleet.touch(book.row)
@@ -90,7 +91,7 @@ class Books:
         del book.holders[holding.key.uid]
         if book.row >= 0:
             self._count(book, holding.uses, -1)
-            self._count_cpu(book, -holding.cpu_milli)
+            self._count_node(book, holding, -1)
             for column, use in self.present(book, holding.uses):
                 book.masks[column] = self._mask(book, use.uuid)
             self._fleet.touch(book.row)
@@ -168,8 +169,9 @@ class Books:
             if fleet.equal_shares[at]:
                 fleet.share_mib[at] = self.share_mib(book, use.uuid)
 
-    def _count_cpu(self, book: NodeBook, cpu_milli: int) -> None:
-        self._fleet.cpu_used[book.row] += cpu_milli
+    def _count_node(self, book: NodeBook, holding: Holding, sign: int) -> None:
+        self._fleet.cpu_used[book.row] += sign * holding.cpu_milli
+        self._fleet.unclear[book.row] += sign * int(holding.is_unclear)
 
     def _drop_if_empty(self, book: NodeBook) -> None:
         if book.row < 0 and not book.holders and not book.reserved:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.inventory import NodeCards
 from gpuslice.devices.requests import PodRequest, Role
+from gpuslice.devices.traits import PLAIN, PodTraits
 
 Roles = tuple[tuple[str, Role], ...]
 """Name and role of each init container, in pod order. Containers that are not named are app containers."""
@@ -67,6 +68,10 @@ class PodSeen:
     """UID of the owning Job (or the like), for ``affine``."""
     models: tuple[str, ...] = ()
     """Card models the pod insists on; part of the mix that fragmentation policies learn."""
+    traits: PodTraits = PLAIN
+    """What quota scopes look at."""
+    unreadable: str = ""
+    """Why its record of devices cannot be read. Without an ``allocation`` from elsewhere nobody knows what it holds."""
     created_at: str = ""
     """creationTimestamp; orders waiting pods, and victims among equals (youngest first)."""
 
@@ -90,6 +95,7 @@ class Assume:
     cpu_milli: int = 0
     group: str = ""
     models: tuple[str, ...] = ()
+    traits: PodTraits = PLAIN
     created_at: str = ""
 
 

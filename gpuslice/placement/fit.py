@@ -48,6 +48,8 @@ def fit_node(
         return Obstacle.UNKNOWN_NODE
     if not fleet.ready[row]:
         return Obstacle.NOT_READY
+    if fleet.unclear[row]:
+        return Obstacle.UNCLEAR
     view = view_of(fleet, row, shape, changes)
     for position in range(len(shape.blocks)):
         found = choose(view, shape, position, policy)

@@ -5,6 +5,8 @@ change of a row stamps it with a rising version; a cache rescores only the rows 
 
 ``share_mib`` is kept for cards with ``equal_shares`` alone: size of the shares in use, :data:`MIXED` if they differ.
 
+``unclear`` counts the pods of a node of which nobody knows what they hold.
+
 ``used`` includes reservations, so it may exceed ``total`` while a reservation waits for its victims to end. Free is
 then negative and nobody fits.
 """
@@ -81,6 +83,7 @@ _CARD_COLUMNS: Final[_Kinds] = (
 _NODE_COLUMNS: Final[_Kinds] = (
     ("known", np.bool_),
     ("ready", np.bool_),
+    ("unclear", np.int32),
     ("cpu_total", np.int64),
     ("cpu_used", np.int64),
     ("domain", np.int32),
@@ -111,6 +114,7 @@ class Fleet:
     numa: npt.NDArray[np.int16]
     known: Bools
     ready: Bools
+    unclear: npt.NDArray[np.int32]
     cpu_total: npt.NDArray[np.int64]
     cpu_used: npt.NDArray[np.int64]
     domain: npt.NDArray[np.int32]

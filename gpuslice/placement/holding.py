@@ -6,6 +6,7 @@ from typing import NamedTuple
 from gpuslice.devices.allocation import PodAllocation, SliceShare
 from gpuslice.devices.inventory import card_of_slice, number_of_slice
 from gpuslice.devices.requests import Role
+from gpuslice.devices.traits import PLAIN, PodTraits
 from gpuslice.placement.events import PodKey, Roles
 from gpuslice.placement.fleet import MAX_AMOUNT, MAX_SLICES, MIXED
 
@@ -48,6 +49,8 @@ class Holding:
         "roles",
         "seen",
         "terminating",
+        "traits",
+        "unreadable",
         "uses",
     )
 
@@ -65,7 +68,15 @@ class Holding:
         self.cpu_milli = 0
         self.group = ""
         self.created_at = ""
+        self.traits: PodTraits = PLAIN
+        self.unreadable = ""
+        """Why the pod's record cannot be read, if it cannot."""
         self.uses: tuple[CardUse, ...] = ()
+
+    @property
+    def is_unclear(self) -> bool:
+        """Whether nobody knows what the pod holds: its node takes no pods meanwhile."""
+        return bool(self.unreadable) and not self.allocation.containers
 
 
 def uses_of(allocation: PodAllocation, roles: Roles, *, init_done: bool) -> tuple[CardUse, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar, cast
 
 from gpuslice.devices.allocation import PodAllocation
+from gpuslice.devices.traits import PodTraits
 from gpuslice.placement import audit, events
 from gpuslice.placement.books import Books, NodeBook
 from gpuslice.placement.events import Command, Conflict, Event, Expired, PodSeen, Wake
@@ -92,11 +93,19 @@ class Ledger:
         """Return how many pods of a group each node holds."""
         return self._groups.get(group, {})
 
-    def used_in_namespace(self, namespace: str) -> dict[str, tuple[int, int]]:
-        """Return what the pods of a namespace hold, by device family: MiB x cards, and percent x cards."""
+    def used_in_namespace(
+        self, namespace: str, counts: Callable[[PodTraits], bool] | None = None
+    ) -> dict[str, tuple[int, int]]:
+        """Return what the pods of a namespace hold, by device family: MiB x cards, and percent x cards.
+
+        With ``counts`` only pods with such traits count.
+        """
         used: dict[str, tuple[int, int]] = {}
         for uid in self._namespaces.get(namespace, ()):
-            for use in self.holdings[uid].uses:
+            holding = self.holdings[uid]
+            if counts is not None and not counts(holding.traits):
+                continue
+            for use in holding.uses:
                 memory, cores = used.get(use.family, (0, 0))
                 used[use.family] = (memory + use.memory_mib, cores + use.core_percent)
         return used
@@ -155,14 +164,20 @@ class Ledger:
         elif not event.node:
             self.waiting.seen(uid)
         elif event.allocation is None:
-            self._record_without_share(event)
+            self._record_without_share(event, self.holdings.get(uid))
         else:
             self._record(event, event.allocation)
 
-    def _record_without_share(self, event: PodSeen) -> None:
-        """A pod runs without a record of ours: somebody else placed it. Only its CPU counts."""
+    def _record_without_share(self, event: PodSeen, known: Holding | None) -> None:
+        """A pod runs without a record of ours: somebody else placed it. Only its CPU counts.
+
+        Unless there is a record that cannot be read. Then what was known of the pod goes on to count; where nothing
+        was, its node takes nobody until it has ended.
+        """
         self.waiting.discard(event.key.uid)
-        if event.cpu_milli:
+        if event.unreadable and known is not None and known.node == event.node:
+            self._record(event, known.allocation)
+        elif event.cpu_milli or event.unreadable:
             self._record(event, PodAllocation(event.node, {}))
         else:
             self._release(event.key.uid)
@@ -179,12 +194,14 @@ class Ledger:
             and old.allocation == allocation
             and old.init_done == event.init_done
             and old.cpu_milli == event.cpu_milli
+            and old.unreadable == event.unreadable
         )
         if old is None or not same:
             holding = Holding(event.key, event.node, allocation)
             holding.roles = event.roles
             holding.init_done = event.init_done
             holding.cpu_milli = event.cpu_milli
+            holding.unreadable = event.unreadable
             self._replace(holding, event.models)
         else:
             holding = old
@@ -194,6 +211,7 @@ class Ledger:
         holding.terminating = event.terminating
         holding.priority = event.priority
         holding.created_at = event.created_at
+        holding.traits = event.traits
         self._set_group(holding, event.group)
 
     def _pod_gone(self, event: events.PodGone) -> None:
@@ -218,6 +236,7 @@ class Ledger:
         holding.priority = event.priority
         holding.cpu_milli = event.cpu_milli
         holding.created_at = event.created_at
+        holding.traits = event.traits
         self._refuse_overcommitment(holding)
         self._replace(holding, event.models)
         self._set_group(holding, event.group)

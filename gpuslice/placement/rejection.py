@@ -15,24 +15,26 @@ class Obstacle(IntEnum):
     NONE = 0
     UNKNOWN_NODE = 1
     NOT_READY = 2
-    TOO_FEW_CARDS = 3
-    SELECTION = 4
-    UNHEALTHY = 5
-    CORDONED = 6
-    EXCLUSIVE = 7
-    BUSY = 8
-    SLOTS = 9
-    MEMORY = 10
-    CORES = 11
-    SHARE_SIZE = 12
-    NUMA = 13
-    COMBINATION = 14
+    UNCLEAR = 3
+    TOO_FEW_CARDS = 4
+    SELECTION = 5
+    UNHEALTHY = 6
+    CORDONED = 7
+    EXCLUSIVE = 8
+    BUSY = 9
+    SLOTS = 10
+    MEMORY = 11
+    CORES = 12
+    SHARE_SIZE = 13
+    NUMA = 14
+    COMBINATION = 15
 
 
 TEXTS: Mapping[Obstacle, str] = {
     Obstacle.NONE: "",
     Obstacle.UNKNOWN_NODE: "node has no registered cards",
     Obstacle.NOT_READY: "device plugin of the node is not ready",
+    Obstacle.UNCLEAR: "a pod on the node has a record of devices that cannot be read",
     Obstacle.TOO_FEW_CARDS: "node has fewer cards of the requested kind than requested",
     Obstacle.SELECTION: "not enough cards match the card selection of the pod",
     Obstacle.UNHEALTHY: "not enough healthy cards",

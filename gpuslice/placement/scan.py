@@ -151,6 +151,7 @@ def scan_in_turn(
     scores = np.zeros(len(rows), dtype=np.float64)
     if not len(rows):
         return codes, scores
+    codes[fleet.unclear[rows] > 0] = Obstacle.UNCLEAR
     codes[~fleet.ready[rows]] = Obstacle.NOT_READY
     codes[~row_any(fleet.present[rows])] = Obstacle.UNKNOWN_NODE
     scan = Scan(fleet, rows, shape, freed)

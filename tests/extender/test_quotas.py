@@ -1,15 +1,17 @@
 """ResourceQuota for memory x cards and compute x cards; it fails closed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.quotas import QUOTA, Cap, QuotaFacts, Quotas, QuotaSpec, ResourceQuota, quota_facts
+from extender.quotas import QUOTA, Cap, Claim, QuotaFacts, Quotas, QuotaSpec, ResourceQuota, quota_facts
 from gpuslice.cluster.resources import PODS, RESOURCE_QUOTAS
 from gpuslice.devices.families import load_builtin
 from gpuslice.devices.pods import Metadata
+from gpuslice.devices.traits import PodTraits
 from simulator.apiserver.server import running
 from tests.extender.objects import container, node, pod
 from tests.extender.stand import standing
@@ -56,7 +58,9 @@ async def test_a_pod_held_back_by_a_quota_is_woken_when_the_quota_or_the_usage_a
             assert (await stand.filter(waiting, "n1"))["NodeNames"] == ["n1"]
             body = {"spec": {"hard": {"limits.nvidia.com/gpumem": "7000"}}}
             await stand.client.patch(RESOURCE_QUOTAS, "team", body, namespace="default")
-            await stand.until(lambda: bool(stand.extender.engine.quotas.excess("default", {"nvidia": (8000, 0)})))
+            await stand.until(
+                lambda: bool(stand.extender.engine.quotas.excess("default", Claim({"nvidia": (8000, 0)})))
+            )
             await stand.filter(waiting, "n1")
             await stand.client.delete(RESOURCE_QUOTAS, "team", namespace="default")
             await stand.until(lambda: stand.extender.waker.patches == 2)
@@ -64,7 +68,9 @@ async def test_a_pod_held_back_by_a_quota_is_woken_when_the_quota_or_the_usage_a
 
 
 class NoUsage:
-    def used_in_namespace(self, namespace: str) -> dict[str, tuple[int, int]]:
+    def used_in_namespace(
+        self, namespace: str, counts: Callable[[PodTraits], bool] | None = None
+    ) -> dict[str, tuple[int, int]]:
         return {}
 
 
@@ -88,5 +94,5 @@ def test_every_quota_of_a_namespace_applies(caps: list[int], wanted: int) -> Non
     quotas = Quotas(NoUsage())
     for number, most in enumerate(caps):
         quotas.put(QuotaFacts("ns", f"q{number}", (Cap("limits.nvidia.com/gpumem", "nvidia", memory=True, most=most),)))
-    assert bool(quotas.excess("ns", {"nvidia": (wanted, 0)})) == (wanted > min(caps))
-    assert quotas.excess("elsewhere", {"nvidia": (wanted, 0)}) == ""
+    assert bool(quotas.excess("ns", Claim({"nvidia": (wanted, 0)}))) == (wanted > min(caps))
+    assert quotas.excess("elsewhere", Claim({"nvidia": (wanted, 0)})) == ""

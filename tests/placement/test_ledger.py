@@ -26,7 +26,7 @@ from gpuslice.placement.events import (
 )
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.policies.registry import PolicyDefaults
-from gpuslice.placement.rejection import Obstacle, Rejection
+from gpuslice.placement.rejection import TEXTS, Obstacle, Rejection
 from tests.placement.build import BINPACK, ask, card, given, key, node, request, run, seen, share
 
 CARD = 16384
@@ -231,6 +231,34 @@ def test_a_pod_on_another_node_than_its_record_says_takes_nothing_there() -> Non
     ledger.apply(seen("p", given("n1", share("GPU-a::0")), "n2"))
     assert free(ledger)[1] == CARD
     assert ledger.lost_cards() == {"p": ("GPU-a",)}
+
+
+def test_a_change_of_cards_counts_the_cpu_of_the_pods_once() -> None:
+    ledger = Ledger()
+    ledger.apply(node("n1", card("GPU-a"), cpu_milli=8000))
+    ledger.apply(seen("p", given("n1", share("GPU-a::0")), cpu_milli=3000))
+    ledger.apply(seen("cpu only", None, "n1", cpu_milli=500))
+    ledger.apply(node("n1", card("GPU-a"), card("GPU-b"), cpu_milli=8000))
+    ledger.check_invariants()
+    assert ledger.fleet.cpu_used[0] == 3500
+    ledger.apply(PodGone("cpu only"))
+    ledger.check_invariants()
+    assert ledger.fleet.cpu_used[0] == 3000
+
+
+def test_a_pod_of_which_nobody_knows_what_it_holds_closes_its_node_and_no_other() -> None:
+    ledger = Ledger()
+    for name in ("n1", "n2"):
+        ledger.apply(node(name, card(f"GPU-{name}")))
+    ledger.apply(seen("unclear", None, "n1", unreadable="cut off"))
+    ledger.apply(node("n1", card("GPU-n1"), card("GPU-n1-b")))
+    ledger.check_invariants()
+    decision = decide.filter_nodes(ledger, request(), ["n1", "n2"], BINPACK)
+    assert decision.refused() == {"n1": TEXTS[Obstacle.UNCLEAR]}
+    ledger.apply(Refused(key("waits"), request(node_policy="binpack")))
+    woken = ledger.apply(PodGone("unclear"))
+    assert woken == [Wake((key("waits"),))]
+    ledger.check_invariants()
 
 
 def test_health_changes_keep_the_books() -> None:
