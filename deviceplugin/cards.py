@@ -12,8 +12,9 @@ import structlog
 
 from deviceplugin import health
 from deviceplugin.metrics import PluginMetrics
-from gpuslice.nvml.events import CardEvent, EventSource, Probe, Signal, probe
-from gpuslice.nvml.inventory import Machine, PhysicalCard, read_machine
+from gpuslice.nvml.compute_mode import set_compute_mode
+from gpuslice.nvml.events import CardEvent, EventSource, Probe, ProbeRound, Signal
+from gpuslice.nvml.inventory import Machine, read_machine
 from gpuslice.nvml.library import NvmlError, NvmlUnavailable, close_nvml, open_nvml
 from gpuslice.nvml.processes import CardProcess, compute_processes
 from gpuslice.nvml.worker import NvmlWorker
@@ -73,6 +74,7 @@ class CardWatch:
         self._clock = rules.clock
         self._worker = NvmlWorker()
         self._events: EventSource | None = None
+        self._probing: tuple[ProbeRound, asyncio.Future[list[Probe]]] | None = None
         self._open = False
         self.problem = "NVML has not been opened yet"
         """Why there are no cards; empty once NVML is open."""
@@ -123,8 +125,8 @@ class CardWatch:
             log.warning("card_event", uuid=event.uuid, signal=event.signal.value, xid=event.xid)
             self.health.event(event, uuids, self._clock())
         if probe_now or any(event.uuid is None for event in events):
-            for card in self.machine.cards:
-                self.health.probe(await self._probe(card), self._clock())
+            for result in await self._probe_all():
+                self.health.probe(result, self._clock())
         if scan_now or any(event.signal is Signal.MIG_CHANGED for event in events):
             await self._rescan()
         self._settle(before, machine)
@@ -152,23 +154,37 @@ class CardWatch:
             await self._listen()
             return [CardEvent(None, Signal.FAILED)] if self._events is None else []
 
-    async def _probe(self, card: PhysicalCard) -> Probe:
-        try:
-            async with asyncio.timeout(self._intervals.call):
-                return await self._worker.call(probe, card.uuid)
-        except TimeoutError:
-            return Probe(card.uuid, problem=f"NVML did not answer within {self._intervals.call:g} s")
+    async def _probe_all(self) -> list[Probe]:
+        """Probe every card in one visit to NVML's thread; one that does not answer costs itself only."""
+        if self._probing is None:
+            fresh = ProbeRound([card.uuid for card in self.machine.cards], self._intervals.call)
+            self._probing = fresh, asyncio.ensure_future(self._worker.call(fresh.run))
+        probes, done = self._probing
+        await asyncio.wait({done}, timeout=self._intervals.call)
+        if not done.done():
+            return probes.stuck()
+        self._probing = None
+        return done.result()
 
     async def processes(self) -> tuple[CardProcess, ...]:
         """Return the compute processes of all cards; none when NVML does not answer in time."""
         if not self._open:
             return ()
-        uuids = tuple(card.uuid for card in self.machine.cards if card.uuid not in self.health.sick)
+        well = (card for card in self.machine.cards if card.uuid not in self.health.sick)
+        uuids = tuple(uuid for card in well for uuid in card.computing_uuids)
         try:
             async with asyncio.timeout(self._intervals.call):
                 return await self._worker.call(compute_processes, uuids)
         except TimeoutError:
             return ()
+
+    async def let_one_process(self, uuid: str, *, alone: bool) -> None:
+        """Let one process alone compute on a card, or anybody again.
+
+        Raises:
+            NvmlError: It cannot be done.
+        """
+        await self._worker.call(set_compute_mode, uuid, one_process=alone)
 
     async def _rescan(self) -> None:
         """Read the machine again; a card that is missing now stays listed, as lost, until it returns."""

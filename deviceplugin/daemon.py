@@ -90,7 +90,7 @@ class Daemon:
                 Intervals(probe=settings.probe_seconds),
             ),
         )
-        self.mps = MpsDaemons(settings.state_dir, settings.mps_daemon, self._changed_wake)
+        self.mps = MpsDaemons(settings.state_dir, settings.mps_daemon, self._changed_wake, self.cards.let_one_process)
         self.backends: dict[str, SliceBackend] = {}
         self.registrars: dict[str, Registrar] = {}
         self.active = False
@@ -197,8 +197,12 @@ class Daemon:
             await asyncio.sleep(0.005)
 
     def _disconnected(self) -> None:
-        """Let the next process in as soon as the last stream has ended; calls in progress may still finish here."""
-        if self._leaving and not any(registrar.registered.is_set() for registrar in self.registrars.values()):
+        """Let the next process in as soon as the last stream has ended; calls in progress may still finish here.
+
+        Not while MPS daemons run: two for one card would share a directory, and undo each other's compute mode.
+        """
+        registered = any(registrar.registered.is_set() for registrar in self.registrars.values())
+        if self._leaving and not registered and not self.mps.daemons:
             self._lock.release()
 
     # -- offers ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Ending grants: a share is free when its container has ended, not when an object is deleted."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -11,6 +12,7 @@ from deviceplugin.node import Node
 log = structlog.get_logger(__name__)
 
 _EVERY_SECONDS = 1.0
+_ANYWAY_SECONDS = 30.0
 
 
 class Housekeeper:
@@ -22,24 +24,31 @@ class Housekeeper:
         self._freed = freed
 
     async def run(self) -> None:
-        """Look around every second, until cancelled."""
+        """Look around when pods have changed, and every second while one that is gone still runs; until cancelled."""
         while True:
-            await asyncio.sleep(_EVERY_SECONDS)
+            before = self._node.pods_changed
             self.look()
+            if not self.gone():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_ANYWAY_SECONDS):
+                        await self._node.wait_for_pods(before)
+            await asyncio.sleep(_EVERY_SECONDS)
+
+    def gone(self) -> set[str]:
+        """Return the pods (UIDs) in our books that have no object any more."""
+        if not self._node.follows_pods:
+            return set()
+        uids = {uid for book in self._books.values() for uid in (*book.tenants, *(g.uid for g in book.grants.values()))}
+        return uids.difference(self._node.tenants, [""])
 
     def look(self) -> int:
         """End the grants of pods that are gone; return how many ended."""
-        if not self._node.follows_pods:
-            return 0
-        uids = {uid for book in self._books.values() for uid in (*book.tenants, *(g.uid for g in book.grants.values()))}
-        ended = sum(self._end(uid) for uid in uids if uid not in self._node.tenants and not self._node.guard.lives(uid))
+        ended = sum(self._end(uid) for uid in self.gone() if not self._node.guard.lives(uid))
         if ended:
             self._freed()
         return ended
 
     def _end(self, uid: str) -> int:
-        if not uid:
-            return 0
         grants = [grant for book in self._books.values() for grant in book.forget(uid)]
         self._node.discard(grant.id for grant in grants)
         self._node.guard.ended(uid)

@@ -6,6 +6,9 @@
 
 A card whose daemon is not ready is unhealthy: clients that start without it would run beside MPS, unlimited. The daemon
 is ready when it has made `control` in its pipe directory; `nvidia-cuda-mps-control -f` keeps it in the foreground.
+
+While a card is in this mode only one process may compute on it (compute mode EXCLUSIVE_PROCESS): the MPS server. A
+container that leaves CUDA_MPS_PIPE_DIRECTORY aside gets no context, instead of one without limits.
 """
 
 import asyncio
@@ -15,8 +18,11 @@ import shlex
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import structlog
+
+from gpuslice.nvml.library import NvmlError
 
 log = structlog.get_logger(__name__)
 
@@ -25,31 +31,53 @@ _STOP_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 
 
+class LetOneProcess(Protocol):
+    """Sets a card's compute mode: one process alone, or anybody."""
+
+    async def __call__(self, uuid: str, *, alone: bool) -> None:
+        """Set it; raises NvmlError where that fails."""
+
+
 class ControlDaemon:
     """Keeps one card's daemon running. Run `run` as a task; cancelling it stops the daemon."""
 
-    def __init__(self, uuid: str, directory: Path, command: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, uuid: str, directory: Path, command: str, changed: Callable[[], None], let_one_process: LetOneProcess
+    ) -> None:
         self.uuid = uuid
         self.directory = directory
         self._command = shlex.split(command)
         self._changed = changed
+        self._let_one_process = let_one_process
         self.ready = False
         self.starts = 0
 
     async def run(self) -> None:
         """Start the daemon again whenever it ends."""
+        try:
+            await self._keep()
+        finally:
+            try:
+                await self._let_one_process(self.uuid, alone=False)
+            except NvmlError as error:
+                log.warning("compute_mode_not_restored", uuid=self.uuid, error=str(error))
+
+    async def _keep(self) -> None:
         while True:
             began = asyncio.get_running_loop().time()
             try:
                 await self._once()
             except OSError as error:
                 log.error("mps_not_started", uuid=self.uuid, command=self._command, error=str(error))
+            except NvmlError as error:
+                log.error("mps_not_started", uuid=self.uuid, error=f"the compute mode cannot be set: {error}")
             lived = asyncio.get_running_loop().time() - began
             failures = 0 if lived > 60 else min(self.starts, len(_BACKOFF_SECONDS)) - 1
             await asyncio.sleep(_BACKOFF_SECONDS[max(failures, 0)])
 
     async def _once(self) -> None:
         self.starts += 1
+        await self._let_one_process(self.uuid, alone=True)
         self._make_directories()
         process = await asyncio.create_subprocess_exec(
             *self._command, "-f", env=self._environment(), stdin=asyncio.subprocess.DEVNULL, start_new_session=True
@@ -102,10 +130,11 @@ async def _stop(process: asyncio.subprocess.Process, waiter: "asyncio.Task[int]"
 class MpsDaemons:
     """The daemons of a node: one for each card that is in mode `mps` now."""
 
-    def __init__(self, state: Path, command: str, changed: Callable[[], None]) -> None:
+    def __init__(self, state: Path, command: str, changed: Callable[[], None], let_one_process: LetOneProcess) -> None:
         self._state = state / "mps"
         self._command = command
         self._changed = changed
+        self._let_one_process = let_one_process
         self._daemons: dict[str, ControlDaemon] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -128,7 +157,7 @@ class MpsDaemons:
             task.add_done_callback(self._ending.discard)
             del self._daemons[uuid]
         for uuid in uuids - set(self._daemons):
-            daemon = ControlDaemon(uuid, self._state / uuid, self._command, self._changed)
+            daemon = ControlDaemon(uuid, self._state / uuid, self._command, self._changed, self._let_one_process)
             self._daemons[uuid] = daemon
             self._tasks[uuid] = asyncio.create_task(daemon.run())
 

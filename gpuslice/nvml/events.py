@@ -3,7 +3,8 @@
 Blocking; runs on the NVML thread.
 """
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -120,6 +121,38 @@ def probe(uuid: str) -> Probe:
     except pynvml.NVMLError as error:
         return Probe(uuid, problem=str(error), lost=is_lost(error))
     return Probe(uuid, recovery_action=optional(lambda: _recovery_action(handle), 0))
+
+
+class ProbeRound:
+    """One probe of every card: made on NVML's thread, watched from outside."""
+
+    def __init__(
+        self, uuids: Iterable[str], limit_seconds: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._uuids = tuple(uuids)
+        self._limit_seconds = limit_seconds
+        self._clock = clock
+        self._current = ""
+        self._since = clock()
+
+    def run(self) -> list[Probe]:
+        """Probe one card after the other; a card that takes too long has not answered."""
+        found = []
+        for uuid in self._uuids:
+            self._current, self._since = uuid, self._clock()
+            result = probe(uuid)
+            found.append(self._late(uuid) if self._is_late() else result)
+        return found
+
+    def stuck(self) -> list[Probe]:
+        """While `run` is under way: the probe of the card that it has been waiting for for too long."""
+        return [self._late(self._current)] if self._current and self._is_late() else []
+
+    def _is_late(self) -> bool:
+        return self._clock() - self._since >= self._limit_seconds
+
+    def _late(self, uuid: str) -> Probe:
+        return Probe(uuid, problem=f"NVML did not answer within {self._limit_seconds:g} s")
 
 
 def _recovery_action(handle: object) -> int:

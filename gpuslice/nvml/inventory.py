@@ -48,6 +48,14 @@ class PhysicalCard:
     mig_enabled: bool = False
     mig_instances: tuple[MigInstance, ...] = ()
 
+    @property
+    def computing_uuids(self) -> tuple[str, ...]:
+        """What processes compute on: the card, or its MIG instances.
+
+        A card with MIG lists the processes of all its instances; only an instance tells which are its own.
+        """
+        return tuple(instance.uuid for instance in self.mig_instances) if self.mig_enabled else (self.uuid,)
+
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:

@@ -15,15 +15,34 @@ from deviceplugin.offers import GPU_RESOURCE, make_offers
 from deviceplugin.sharing import HostPaths, describe
 from gpuslice.devices.allocation import SliceShare
 from gpuslice.devices.inventory import slice_id
+from gpuslice.nvml.library import NvmlError
 from simulator.kubelet.rig import gpu, machine
 
 pytestmark = pytest.mark.anyio
 STAND_IN = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name('mps_standin.py')))}"
 
 
+class Modes:
+    """The compute modes of the cards."""
+
+    def __init__(self) -> None:
+        self.alone: dict[str, bool] = {}
+        self.problem: Exception | None = None
+
+    async def __call__(self, uuid: str, *, alone: bool) -> None:
+        if self.problem is not None:
+            raise self.problem
+        self.alone[uuid] = alone
+
+
 @pytest.fixture
-async def mps(short_path: Path) -> AsyncIterator[MpsDaemons]:
-    daemons = MpsDaemons(short_path, STAND_IN, lambda: None)
+def modes() -> Modes:
+    return Modes()
+
+
+@pytest.fixture
+async def mps(short_path: Path, modes: Modes) -> AsyncIterator[MpsDaemons]:
+    daemons = MpsDaemons(short_path, STAND_IN, lambda: None, modes)
     yield daemons
     await daemons.close()
 
@@ -61,8 +80,24 @@ async def test_a_card_that_leaves_the_mode_loses_its_daemon(mps: MpsDaemons) -> 
     assert not mps.daemons
 
 
+async def test_nobody_gets_past_the_server_while_the_card_is_in_the_mode(mps: MpsDaemons, modes: Modes) -> None:
+    mps.want(frozenset({gpu(0)}))
+    await until(lambda: not mps.not_ready())
+    assert modes.alone == {gpu(0): True}
+    mps.want(frozenset())
+    await until(lambda: modes.alone == {gpu(0): False})
+
+
+async def test_a_card_that_others_may_use_past_the_server_is_not_ready(mps: MpsDaemons, modes: Modes) -> None:
+    modes.problem = NvmlError(4)  # no permission
+    mps.want(frozenset({gpu(0)}))
+    await until(lambda: mps.daemons[gpu(0)].starts > 1)
+    assert mps.not_ready() == {gpu(0)}
+    assert not (mps.daemons[gpu(0)].directory / "pipe").exists()
+
+
 async def test_a_command_that_does_not_exist_leaves_the_card_unready(short_path: Path) -> None:
-    daemons = MpsDaemons(short_path, "/nonexistent/mps", lambda: None)
+    daemons = MpsDaemons(short_path, "/nonexistent/mps", lambda: None, Modes())
     daemons.want(frozenset({gpu(0)}))
     await until(lambda: daemons.daemons[gpu(0)].starts > 0)
     assert daemons.not_ready() == {gpu(0)}

@@ -2,14 +2,19 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
+import pynvml
+
+from gpuslice.nvml.compute_mode import set_compute_mode
 from gpuslice.nvml.events import CardEvent, EventSource, Signal, probe
 from gpuslice.nvml.inventory import Machine, read_machine
 from gpuslice.nvml.library import NvmlUnavailable, close_nvml, open_nvml
+from gpuslice.nvml.processes import compute_processes
 
 DRIVERS = Path(__file__).resolve().parents[2] / "simulator" / "drivers" / "build"
 
@@ -91,7 +96,35 @@ def _mig(machine: Machine) -> object:
     return [card.mig_enabled, [[m.profile, m.memory_mib > 0, m.uuid.startswith("MIG-")] for m in card.mig_instances]]
 
 
+def _mig_processes(machine: Machine) -> object:
+    control("mig 0 on")
+    for _ in range(2):
+        control("mig 0 create 1g.10gb")
+    card = read_machine().cards[0]
+    second = card.mig_instances[1].uuid
+    source = "import ctypes,sys;c=ctypes.CDLL('libcuda.so.1');c.cuInit(0);x=ctypes.c_void_p();"
+    source += "print(c.cuCtxCreate_v2(ctypes.byref(x),0,0),flush=True);sys.stdin.read()"
+    env = {**os.environ, "LD_LIBRARY_PATH": str(DRIVERS), "NVIDIA_VISIBLE_DEVICES": second}
+    with subprocess.Popen([sys.executable, "-c", source], env=env, stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        made = process.stdout.readline().strip()
+        found = compute_processes(card.computing_uuids)
+        process.communicate()
+    return [made, [[item.uuid == second, item.pid == process.pid] for item in found]]
+
+
+def _compute_mode(machine: Machine) -> object:
+    uuid = machine.cards[0].uuid
+    found = []
+    for one_process in (True, False):
+        set_compute_mode(uuid, one_process=one_process)
+        found.append(pynvml.nvmlDeviceGetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+    return found
+
+
 STORIES = {
+    "compute-mode": _compute_mode,
+    "mig-processes": _mig_processes,
     "inventory": _inventory,
     "absent": _inventory,
     "xid": _xid,

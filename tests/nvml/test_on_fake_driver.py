@@ -65,3 +65,12 @@ def test_mig_instances_are_read_with_their_profiles(tmp_path: Path) -> None:
 def test_an_absent_library_says_what_was_tried(tmp_path: Path) -> None:
     found = tell(tmp_path, "absent", "cards:\n- {model: T4, count: 1}")
     assert "below /nonexistent and on the loader's path" in found["unavailable"]
+
+
+def test_one_process_may_have_a_card_for_itself_and_give_it_back(tmp_path: Path) -> None:
+    exclusive_process, default = 3, 0
+    assert tell(tmp_path, "compute-mode", "cards:\n- {model: A100-SXM4-80GB, count: 1}") == [exclusive_process, default]
+
+
+def test_a_process_on_a_mig_instance_is_told_from_those_on_others_of_the_card(tmp_path: Path) -> None:
+    assert tell(tmp_path, "mig-processes", "cards:\n- {model: A100-SXM4-80GB, count: 1}") == ["0", [[True, True]]]

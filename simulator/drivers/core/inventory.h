@@ -39,6 +39,7 @@ struct card {
 	int numa; /* -1: unknown */
 	bool ecc;
 	bool mig_enabled;
+	unsigned compute_mode; /* as NVML numbers it: 0 default, 2 prohibited, 3 one process */
 	uint64_t memory_bytes;
 	uint64_t reserved_bytes;
 	struct mig_instance mig[MAX_INSTANCES]; /* GPU instance id = index + 1 */

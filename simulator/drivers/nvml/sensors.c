@@ -228,10 +228,32 @@ fake_nvmlDeviceGetPersistenceMode(void *device, unsigned *mode)
 	return answer(device, "nvmlDeviceGetPersistenceMode", mode, one);
 }
 
+static unsigned
+compute_mode(const struct reading *reading)
+{
+	return reading->card->compute_mode;
+}
+
 nvml_result
 fake_nvmlDeviceGetComputeMode(void *device, unsigned *mode)
 {
-	return answer(device, "nvmlDeviceGetComputeMode", mode, zero);
+	return answer(device, "nvmlDeviceGetComputeMode", mode, compute_mode);
+}
+
+/* Only kept, for those who look: contexts are not refused. */
+nvml_result
+fake_nvmlDeviceSetComputeMode(void *device, unsigned mode)
+{
+	const struct handle *handle = NULL;
+	nvml_result result = handle_check_card(device, "nvmlDeviceSetComputeMode", &handle);
+	if (result != NVML_OK) {
+		return result;
+	}
+	if (mode == 1 || mode > 3) {
+		return mode == 1 ? NVML_NOT_SUPPORTED : NVML_INVALID_ARGUMENT;
+	}
+	region()->inventory.cards[handle->card].compute_mode = mode;
+	return NVML_OK;
 }
 
 nvml_result
