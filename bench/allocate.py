@@ -130,7 +130,7 @@ async def world(slices: int, command: Command) -> AsyncIterator[World]:
         kubeconfig = json.loads(api.stdout.readline())["kubeconfig"]
         async with Transport(load_cluster_config(Path(kubeconfig)), connections=8) as transport:
             client = KubeClient(transport)
-            behaviour = Behaviour(pretend=True, pace=Pace(start_retry=0.2, node_status=2.0))
+            behaviour = Behaviour(pretend=True, pace=Pace(start_retry=0.2, node_status=2.0, first_admission=0.0))
             kubelet = StubKubelet("n1", root / "k", ClusterApi(client), Driver(), behaviour)
             await kubelet.start()
             started = time.monotonic()

@@ -66,7 +66,11 @@ async def race(root: Path, allocations: int, *, seed: int, honour: bool = True, 
     """
     outcome = Outcome()
     behaviour = Behaviour(
-        seed=seed, honour_preferences=honour, pretend=True, pace=Pace(start_retry=0.05), pod_resources=listing
+        seed=seed,
+        honour_preferences=honour,
+        pretend=True,
+        pace=Pace(start_retry=0.05, first_admission=0.0),
+        pod_resources=listing,
     )
     async with node_rig(root, behaviour=behaviour, cards=machine(CARDS), settings=NodeSettings()) as rig:
         chance = random.Random(seed)

@@ -23,6 +23,7 @@ from simulator.kubelet.podview import ContainerSpec, PodObject
 ENDPOINT_GRACE_SECONDS = 300.0
 PRE_START_SECONDS = 30.0
 _DIAL_SECONDS = 10.0
+_PRE_START_FAILED = "device plugin PreStartContainer rpc failed with err: "
 _CHANNEL_OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
 
 
@@ -51,7 +52,7 @@ class Endpoint:
     def stub(self) -> "rpc.DevicePluginAsyncStub":
         """The plugin's calls."""
         if self.channel is None or self.stopped_at is not None:
-            raise AdmissionFailed(f"cannot allocate unregistered device {self.resource}")
+            raise AdmissionFailed(f"endpoint {self.resource} has been stopped")
         return rpc.DevicePluginStub(self.channel)
 
 
@@ -141,7 +142,7 @@ class DeviceManager:
         except grpc.aio.AioRpcError:
             pass
         finally:
-            # Keyed by resource, as up to 1.35: an old stream's end also stops a newer registration.
+            # Keyed by resource, as up to 1.35: an old stream's end also stops a newer registration and ends its stream.
             current = self.endpoints.get(endpoint.resource)
             if current is not None:
                 current.stopped_at = self._clock()
@@ -149,6 +150,8 @@ class DeviceManager:
                 current.healthy = set()
             self._changed()
         await endpoint.channel.close()
+        if current is not None and current.channel is not None and current is not endpoint:
+            await current.channel.close()
 
     def _take_list(self, resource: str, answer: pb.ListAndWatchResponse) -> None:
         endpoint = self.endpoints[resource]
@@ -227,8 +230,7 @@ class DeviceManager:
             self._check_sticky(endpoint, self.assignments[key], count, pod, container)
             return
         self.update_allocated()
-        if not endpoint.healthy:
-            raise AdmissionFailed(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+        self._check_healthy(endpoint)
         ids = await self._choose(endpoint, pod.uid, count)
         self.allocated.setdefault(resource, set()).update(ids)
         started = time.perf_counter()
@@ -246,6 +248,11 @@ class DeviceManager:
         self.assignments[key] = Assignment(frozenset(ids), answer.container_responses[0].SerializeToString())
         self.save()
 
+    @staticmethod
+    def _check_healthy(endpoint: Endpoint) -> None:
+        if not endpoint.healthy:
+            raise AdmissionFailed(f"no healthy devices present; cannot allocate unhealthy devices {endpoint.resource}")
+
     def _check_sticky(
         self, endpoint: Endpoint, assignment: Assignment, count: int, pod: PodObject, container: ContainerSpec
     ) -> None:
@@ -254,8 +261,7 @@ class DeviceManager:
                 f"pod {pod.uid} container {container.name} changed request for resource {endpoint.resource} "
                 f"from {len(assignment.ids)} to {count}"
             )
-        if endpoint.stopped_at is not None and not endpoint.healthy:
-            raise AdmissionFailed(f"cannot allocate unregistered device {endpoint.resource}")
+        self._check_healthy(endpoint)
         if not assignment.ids <= endpoint.healthy:
             raise AdmissionFailed(
                 "previously allocated devices are no longer healthy; "
@@ -325,7 +331,8 @@ class DeviceManager:
             assignment = self.assignments.get((uid, container.name, resource))
             if assignment is None:
                 raise StartRefused(
-                    f"no devices found allocated in local cache for pod {uid}, container {container.name}"
+                    f"no devices found allocated in local cache for pod {uid}, container {container.name}, "
+                    f"resource {resource}"
                 )
             endpoint = self.endpoints[resource]
             if not endpoint.options.pre_start_required:
@@ -338,9 +345,10 @@ class DeviceManager:
             request = pb.PreStartContainerRequest(devices_ids=self._shuffled(assignment.ids))
             await endpoint.stub.PreStartContainer(request, timeout=PRE_START_SECONDS)
         except grpc.aio.AioRpcError as error:
-            raise StartRefused(f"rpc error: code = {error.code().name} desc = {error.details()}") from error
+            words = f"rpc error: code = {error.code().name} desc = {error.details()}"
+            raise StartRefused(f"{_PRE_START_FAILED}{words}") from error
         except AdmissionFailed as error:
-            raise StartRefused(str(error)) from error
+            raise StartRefused(f"{_PRE_START_FAILED}{error}") from error
         self.timing.pre_start.append(time.perf_counter() - started)
 
     async def close(self) -> None:

@@ -66,6 +66,16 @@ class Behaviour:
     """Off: a kubelet whose pod resources socket is not there."""
 
 
+class DoesNotFit(Exception):
+    """The pods of the node ask for more than it has."""
+
+    def __init__(self, resource: str, wanted: int, used: int, free: int) -> None:
+        super().__init__(
+            f"Node didn't have enough resource: {resource}, requested: {wanted}, used: {used}, capacity: {free}"
+        )
+        self.reason = f"OutOf{resource}"
+
+
 class StubKubelet:
     """One node. `start` and `stop` are the process's life; containers outlive both, as they do in reality."""
 
@@ -92,6 +102,8 @@ class StubKubelet:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._endings: set[asyncio.Task[None]] = set()
         self._ending: set[str] = set()
+        self._restarts: dict[str, Mapping[str, int]] = {}
+        """By UID, how often containers were started before the node lost its power."""
         self._arrived = asyncio.Event()
         self._devices_changed = asyncio.Event()
         self.manager = self._new_manager()
@@ -147,6 +159,7 @@ class StubKubelet:
         self._tasks.clear()
         self._ending.clear()
         pods = [worker.pod for worker in self.workers.values()]
+        self._restarts = {uid: worker.starts() for uid, worker in self.workers.items()}
         for worker in self.workers.values():
             self.runtime.forget_pod(worker.uid)
         self.workers.clear()
@@ -246,6 +259,7 @@ class StubKubelet:
         self._arrived.set()
 
     async def _admit_forever(self) -> None:
+        await asyncio.sleep(self.behaviour.pace.first_admission)
         while True:
             await self._arrived.wait()
             self._arrived.clear()
@@ -264,25 +278,46 @@ class StubKubelet:
             running = worker.running() if worker is not None else frozenset()
             if worker is None or not running:
                 await self.manager.allocate_pod(pod, running)
+            if worker is None:
+                self._check_requests(pod)
         except AdmissionFailed as error:
-            await self._reject(pod, str(error))
+            message = f"Pod was rejected: Allocate failed due to {error}, which is unexpected"
+            await self._reject(pod, "UnexpectedAdmissionError", message)
+            return
+        except DoesNotFit as error:
+            await self._reject(pod, error.reason, f"Pod was rejected: {error}")
             return
         finally:
             self._admitting = None
         # A slow plugin may answer for a pod that was deleted meanwhile.
         if worker is None and self._is_wanted(pod):
             worker = PodWorker(pod, lambda: self.manager, self.runtime, self._report_pod, self.behaviour.pace)
+            worker.continue_counting(self._restarts.pop(pod.uid, {}))
             self.workers[pod.uid] = worker
             self._tasks[pod.uid] = asyncio.create_task(worker.run())
 
-    async def _reject(self, pod: PodObject, problem: str) -> None:
-        message = f"Pod was rejected: Allocate failed due to {problem}, which is unexpected"
+    def _check_requests(self, pod: PodObject) -> None:
+        """Compare the requests of all pods with the devices there are, as the kubelet does after the device manager.
+
+        Raises:
+            DoesNotFit: The node has fewer.
+        """
+        others = [worker.pod for worker in self.workers.values() if not worker.terminal_phase]
+        for resource, (_, free) in self.manager.capacity().items():
+            wanted = pod.requests(resource)
+            used = sum(other.requests(resource) for other in others)
+            # What is allocated is there, also where it is not healthy any more.
+            most = max(free, len(self.manager.allocated.get(resource, ())))
+            if wanted and used + wanted > most:
+                raise DoesNotFit(resource, wanted, used, most)
+
+    async def _reject(self, pod: PodObject, reason: str, message: str) -> None:
         log.warning("admission_failed", pod="/".join(pod.key), message=message)
         self.failed[pod.uid] = message
         if (worker := self.workers.pop(pod.uid, None)) is not None:
             await worker.stop(0)
             self._tasks.pop(pod.uid).cancel()
-        status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
+        status = {"phase": "Failed", "reason": reason, "message": message}
         await self._report_pod(pod, status)
 
     # -- reports --------------------------------------------------------------------------------------------------

@@ -89,6 +89,13 @@ class PodObject(msgspec.Struct, frozen=True, rename="camel", gc=False):
         """Namespace and name."""
         return self.metadata.namespace, self.metadata.name
 
+    def requests(self, resource: str) -> int:
+        """Return how many devices the pod takes: its app containers and sidecars together, or its largest init."""
+        counts = {c.name: dict(c.limits()).get(resource, 0) for c in self.spec.admission_order}
+        init = self.spec.init_containers or ()
+        together = sum(counts[c.name] for c in (*self.spec.containers, *init) if c not in init or c.is_sidecar)
+        return max([together, *(counts[c.name] for c in init if not c.is_sidecar)])
+
     @property
     def grace_seconds(self) -> float:
         """How long containers have between SIGTERM and SIGKILL."""

@@ -1,7 +1,7 @@
 """The life of one pod on the node: start containers in order, restart them, stop them, report status."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -20,6 +20,8 @@ class Pace:
     restart_backoff: float = 10.0
     force_delete_overlap: float = 3.0
     node_status: float = 10.0
+    first_admission: float = 0.8
+    """From the start of the kubelet, when plugins can register, to the first pod that it admits."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class ContainerState:
     running: RunningContainer | None = None
     restarts: int = 0
     waiting_reason: str = "PodInitializing"
+    """Why it is not started yet, or not yet again; empty while it runs and when it is done."""
     waiting_message: str = ""
 
     @property
@@ -76,6 +79,15 @@ class PodWorker:
     def running(self) -> frozenset[str]:
         """Return the names of the containers whose process runs."""
         return frozenset(name for name, state in self.states.items() if state.is_up)
+
+    def starts(self) -> dict[str, int]:
+        """Return how often each container was started."""
+        return {name: state.restarts + (state.running is not None) for name, state in self.states.items()}
+
+    def continue_counting(self, starts: Mapping[str, int]) -> None:
+        """Count on from what an earlier worker of the pod had started."""
+        for name, number in starts.items():
+            self.states[name].restarts = number
 
     def container(self, name: str) -> RunningContainer:
         """Return the present incarnation of a container; KeyError when it never ran."""
@@ -167,6 +179,7 @@ class PodWorker:
                 await self.publish()
                 await asyncio.sleep(self._pace.start_retry)
             else:
+                state.waiting_reason = state.waiting_message = ""
                 await self.publish()
                 return
 
@@ -227,22 +240,7 @@ class PodWorker:
 
 def _container_status(state: ContainerState) -> dict[str, object]:
     running = state.running
-    described: dict[str, object]
-    if running is None:
-        described = {"waiting": {"reason": state.waiting_reason, "message": state.waiting_message}}
-    elif running.exit_code is None:
-        described = {"running": {"startedAt": _time(running.started_at)}}
-    else:
-        code = running.exit_code
-        described = {
-            "terminated": {
-                "exitCode": code if code >= 0 else 128 - code,
-                "reason": "Completed" if code == 0 else "Error",
-                "startedAt": _time(running.started_at),
-                "finishedAt": _time(running.finished_at or running.started_at),
-            }
-        }
-    return {
+    found: dict[str, object] = {
         "name": state.spec.name,
         "image": state.spec.image or "none",
         "imageID": "",
@@ -250,7 +248,25 @@ def _container_status(state: ContainerState) -> dict[str, object]:
         "started": state.is_up,
         "restartCount": state.restarts,
         "containerID": f"process://{running.process.pid}" if running is not None else "",
-        "state": described,
+    }
+    if running is not None and state.is_up:
+        return {**found, "state": {"running": {"startedAt": _time(running.started_at)}}}
+    ended = _termination(running) if running is not None else {}
+    if state.waiting_reason or running is None:
+        waiting = {"reason": state.waiting_reason, "message": state.waiting_message}
+        return {**found, "state": {"waiting": waiting}, "lastState": ended}
+    return {**found, "state": ended}
+
+
+def _termination(running: RunningContainer) -> dict[str, object]:
+    code = running.exit_code or 0
+    return {
+        "terminated": {
+            "exitCode": code if code >= 0 else 128 - code,
+            "reason": "Completed" if code == 0 else "Error",
+            "startedAt": _time(running.started_at),
+            "finishedAt": _time(running.finished_at or running.started_at),
+        }
     }
 
 

@@ -36,7 +36,7 @@ from simulator.kubelet.podworker import Pace
 
 NODE = "n1"
 SCHEDULER = "gpuslice-scheduler"
-FAST = Pace(start_retry=0.1, restart_backoff=0.05, force_delete_overlap=0.5, node_status=0.5)
+FAST = Pace(start_retry=0.1, restart_backoff=0.05, force_delete_overlap=0.5, node_status=0.5, first_admission=0.0)
 
 
 def gpu(number: int) -> str:
