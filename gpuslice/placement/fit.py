@@ -8,7 +8,16 @@ from gpuslice.placement.combination import Allowance, Combination
 from gpuslice.placement.fleet import UNKNOWN_NUMA, Fleet
 from gpuslice.placement.rejection import Obstacle, Rejection
 from gpuslice.placement.shape import Block, PodShape
-from gpuslice.placement.view import Change, NodeView, apart_columns, obstacle, take, view_of
+from gpuslice.placement.view import (
+    Change,
+    NodeView,
+    apart_columns,
+    obstacle,
+    open_selection,
+    planning_view,
+    take,
+    view_of,
+)
 
 if TYPE_CHECKING:
     from gpuslice.placement.policies.policy import Policy
@@ -50,7 +59,7 @@ def fit_node(
         return Obstacle.NOT_READY
     if fleet.unclear[row]:
         return Obstacle.UNCLEAR
-    view = view_of(fleet, row, shape, changes)
+    view = view_of(fleet, row, shape, changes) if changes else planning_view(fleet, row, shape)
     for position in range(len(shape.blocks)):
         found = choose(view, shape, position, policy)
         if isinstance(found, Obstacle):
@@ -79,11 +88,11 @@ def _combine(view: NodeView, shape: PodShape, policy: "Policy", allowance: Allow
 def obstacles(view: NodeView, shape: PodShape, position: int, *, idle_only: bool) -> list[Obstacle]:
     """Return what stands between each card of the node and one slice of a block."""
     block = shape.blocks[position]
-    taken = apart_columns(view, shape, position)
-    selection = shape.request.selection
+    selection = open_selection(shape.request.selection)
     found = [obstacle(card, block, selection, idle_only=idle_only) for card in view.cards]
-    for column in taken:
-        found[column] = found[column] or Obstacle.COMBINATION
+    if block.apart:
+        for column in apart_columns(view, shape, position):
+            found[column] = found[column] or Obstacle.COMBINATION
     return found
 
 
@@ -107,8 +116,10 @@ def choose(view: NodeView, shape: PodShape, position: int, policy: "Policy") -> 
 
 
 def _ranked(view: NodeView, block: Block, usable: Sequence[int], policy: "Policy") -> list[int]:
-    keys = [ranking.keys(view, block, usable) for ranking in policy.cards]
-    order = sorted(range(len(usable)), key=lambda at: tuple(-key[at] for key in keys))
+    order = list(range(len(usable)))
+    for ranking in reversed(policy.cards):
+        # Sorts are stable, in reverse as well: the first ranking comes last and decides.
+        order.sort(key=ranking.keys(view, block, usable).__getitem__, reverse=True)
     return [usable[at] for at in order]
 
 

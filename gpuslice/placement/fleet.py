@@ -12,12 +12,15 @@ then negative and nobody fits.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from gpuslice.devices.inventory import Card, NodeCards
+
+if TYPE_CHECKING:
+    from gpuslice.placement.view import NodeView
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -136,6 +139,8 @@ class Fleet:
         """Rises when a node or card comes, goes or moves: row numbers looked up before are void."""
         self.any_equal_shares = False
         """Whether there is, or was, any card whose shares all have the same size."""
+        self.views: dict[int, tuple[int, NodeView]] = {}
+        """Rows in plain Python with the version they had; see :func:`gpuslice.placement.view.planning_view`."""
         self._uuids: list[tuple[str, ...]] = []
         self.wirings: list[Links] = [()]
         """Distinct link matrices; number 0 is the unknown one."""

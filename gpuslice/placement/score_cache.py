@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuslice.placement.policies.policy import Policy
 
 CLASSES: Final = 256
-_ONE_BY_ONE: Final = 4
+_ONE_BY_ONE: Final = 12
 """Up to so many rows, plain Python is quicker than columns."""
 
 

@@ -28,6 +28,8 @@ class Block:
     """Names of the containers that use these slices."""
     apart: frozenset[int] = frozenset()
     """Positions in :attr:`PodShape.blocks` of other blocks with a user in common."""
+    wanted: tuple[tuple[int, ContainerRequest], ...] = field(init=False)
+    """Number of each step with a demand, and the demand."""
     family: str = field(init=False)
     """Device family of the slices."""
     exclusive: bool = field(init=False)
@@ -35,18 +37,19 @@ class Block:
 
     def __post_init__(self) -> None:
         """Work out once what every look at a card asks for."""
-        wanted = [step for step in self.steps if step is not None]
-        object.__setattr__(self, "family", wanted[0].family)
-        object.__setattr__(self, "exclusive", any(step.exclusive for step in wanted))
+        wanted = tuple((step, request) for step, request in enumerate(self.steps) if request is not None)
+        object.__setattr__(self, "wanted", wanted)
+        object.__setattr__(self, "family", wanted[0][1].family)
+        object.__setattr__(self, "exclusive", any(request.exclusive for _, request in wanted))
 
     def share_mib(self, card_memory_mib: int) -> int:
         """Return the size of each slice on a card with this much memory, MiB: the most that any of its users wants."""
-        return max(step.memory_on(card_memory_mib) for step in self.steps if step is not None)
+        return max(request.memory_on(card_memory_mib) for _, request in self.wanted)
 
     @property
     def weight(self) -> tuple[int, int, int, int]:
         """Size for ordering: hardest first."""
-        wanted = [step for step in self.steps if step is not None]
+        wanted = [request for _, request in self.wanted]
         return (
             int(self.exclusive),
             max(step.memory_percent * 1_000_000 if step.memory_percent else step.memory_mib for step in wanted),

@@ -1,7 +1,8 @@
 """One node as plain numbers, and the plan that grows on it: the plain reference of the column scan."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from gpuslice.devices.requests import CardSelection
 from gpuslice.placement.fleet import MIXED, UNKNOWN_CPU, Fleet
@@ -12,6 +13,9 @@ from gpuslice.placement.shape import Block, PodShape
 
 Change = tuple[int, CardUse]
 """A use to count in (+1) or out (-1) before planning."""
+_KEPT_VIEWS: Final = 512
+"""A view of 8 cards takes 5 kB."""
+_ANY_CARD: Final = CardSelection()
 
 
 @dataclass(slots=True)
@@ -74,6 +78,44 @@ class NodeView:
     cpu_wanted: int
     chosen: list[tuple[int, ...]]
     """Columns chosen for each block, in the order of the shape."""
+    left: list[int] = field(default_factory=list)
+    """Thousandths left of each card with the plan, as far as :mod:`fragments` was asked; see ``moved``."""
+    moved: list[int] = field(default_factory=list)
+    """Columns of ``left`` that the plan has changed since."""
+    before: dict[object, object] = field(default_factory=dict)
+    """What rankings remember of the node without the plan, by ranking."""
+
+
+def planning_view(fleet: Fleet, row: int, shape: PodShape) -> NodeView:
+    """Return a node's state with an empty plan, to plan on: it is lent until the next call for the same node.
+
+    Between two looks few nodes change, and pods of several classes look at each: so views are kept.
+    """
+    if shape.steps > 1:
+        return view_of(fleet, row, shape)
+    version, kept = fleet.version.item(row), fleet.views
+    known = kept.get(row)
+    if known is not None and known[0] == version:
+        view = known[1]
+        view.cpu_wanted = shape.cpu_milli
+        clear(view)
+        return view
+    if len(kept) >= _KEPT_VIEWS:
+        kept.clear()
+    view = view_of(fleet, row, shape)
+    kept[row] = (version, view)
+    return view
+
+
+def clear(view: NodeView) -> None:
+    """Take everything off the plan of a pod without init containers."""
+    for columns in view.chosen:
+        for column in columns:
+            card = view.cards[column]
+            card.extra_slots = card.extra_exclusive = card.planned_mib = 0
+            card.extra_memory[0] = card.extra_cores[0] = 0
+        view.moved += columns
+    view.chosen.clear()
 
 
 def view_of(fleet: Fleet, row: int, shape: PodShape, changes: Sequence[Change] = ()) -> NodeView:
@@ -128,7 +170,12 @@ def _change(card: CardState, sign: int, use: CardUse) -> None:
     card.exclusive += sign * int(use.exclusive)
 
 
-def obstacle(card: CardState, block: Block, selection: CardSelection, *, idle_only: bool) -> Obstacle:
+def open_selection(selection: CardSelection) -> CardSelection | None:
+    """Return a selection, or None if it accepts every card."""
+    return None if selection == _ANY_CARD else selection
+
+
+def obstacle(card: CardState, block: Block, selection: CardSelection | None, *, idle_only: bool) -> Obstacle:
     """Return the first thing that keeps a card from holding one slice of a block.
 
     The order is the order of :class:`Obstacle`; the column scan tests in the same order.
@@ -136,10 +183,10 @@ def obstacle(card: CardState, block: Block, selection: CardSelection, *, idle_on
     return _barred(card, block, selection) or _full(card, block, idle_only=block.exclusive or idle_only)
 
 
-def _barred(card: CardState, block: Block, selection: CardSelection) -> Obstacle:
+def _barred(card: CardState, block: Block, selection: CardSelection | None) -> Obstacle:
     if card.family != block.family:
         return Obstacle.TOO_FEW_CARDS
-    if not card_accepted(selection, card.uuid, card.model, card.mode):
+    if selection is not None and not card_accepted(selection, card.uuid, card.model, card.mode):
         return Obstacle.SELECTION
     if not card.healthy:
         return Obstacle.UNHEALTHY
@@ -149,15 +196,15 @@ def _barred(card: CardState, block: Block, selection: CardSelection) -> Obstacle
 
 
 def _full(card: CardState, block: Block, *, idle_only: bool) -> Obstacle:
-    if idle_only and card.slots_after:
+    slots = card.used_slots + card.extra_slots
+    if idle_only and slots:
         return Obstacle.BUSY
-    if card.slots_after >= card.total_slots:
+    if slots >= card.total_slots:
         return Obstacle.SLOTS
-    steps = [(step, request) for step, request in enumerate(block.steps) if request is not None]
-    for step, request in steps:
+    for step, request in block.wanted:
         if card.used_memory + card.extra_memory[step] + request.memory_on(card.total_memory) > card.total_memory:
             return Obstacle.MEMORY
-    for step, request in steps:
+    for step, request in block.wanted:
         # A card whose compute is promised to others in full has none to spare, not even for a container without a cap.
         wanted = card.extra_cores[step] + request.core_percent if request.core_percent else 1
         if card.used_cores + wanted > card.total_cores:
@@ -177,23 +224,24 @@ def take(view: NodeView, block: Block, columns: tuple[int, ...], *, exclusive: b
         card.extra_slots += 1
         card.planned_mib = block.share_mib(card.total_memory)
         card.extra_exclusive += int(exclusive)
-        for step, request in enumerate(block.steps):
-            if request is not None:
-                card.extra_memory[step] += request.memory_on(card.total_memory)
-                card.extra_cores[step] += request.core_percent
+        for step, request in block.wanted:
+            card.extra_memory[step] += request.memory_on(card.total_memory)
+            card.extra_cores[step] += request.core_percent
+    view.moved += columns
     view.chosen.append(columns)
 
 
 def take_back(view: NodeView, block: Block, *, exclusive: bool) -> None:
     """Undo the last :func:`take`, which put this block on the plan."""
-    for column in view.chosen.pop():
+    columns = view.chosen.pop()
+    view.moved += columns
+    for column in columns:
         card = view.cards[column]
         card.extra_slots -= 1
         card.extra_exclusive -= int(exclusive)
-        for step, request in enumerate(block.steps):
-            if request is not None:
-                card.extra_memory[step] -= request.memory_on(card.total_memory)
-                card.extra_cores[step] -= request.core_percent
+        for step, request in block.wanted:
+            card.extra_memory[step] -= request.memory_on(card.total_memory)
+            card.extra_cores[step] -= request.core_percent
 
 
 def apart_columns(view: NodeView, shape: PodShape, position: int) -> set[int]:

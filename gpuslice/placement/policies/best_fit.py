@@ -44,7 +44,7 @@ class NodeBestFit:
 
     def score(self, view: NodeView, shape: PodShape) -> float:
         """Return 0..100, lower the more is left."""
-        left = sum(fragments.left_after(card) for card in view.cards)
+        left = sum(fragments.lefts_after(view))
         return float(_score(fragments.free_cpu(view) - shape.cpu_milli, left))
 
     def scores(self, scan: Scan, shape: PodShape) -> Floats:

@@ -178,8 +178,26 @@ def left_before(card: CardState) -> int:
 
 def left_after(card: CardState) -> int:
     """Return what is left of a card with the plan."""
+    if not card.extra_slots:
+        return left_before(card)
     exclusive = card.exclusive + card.extra_exclusive > 0
     return left_of(card, card.slots_after, card.memory_after, card.cores_after, exclusive=exclusive)
+
+
+def lefts_before(view: NodeView) -> list[int]:
+    """Return what is left of each card without the plan."""
+    return [left_before(card) for card in view.cards]
+
+
+def lefts_after(view: NodeView) -> list[int]:
+    """Return what is left of each card with the plan. The list is the view's own."""
+    left, cards = view.left, view.cards
+    if len(left) != len(cards):
+        left[:] = [left_before(card) for card in cards]
+    for column in view.moved:
+        left[column] = left_after(cards[column])
+    view.moved.clear()
+    return left
 
 
 def left_columns(scan: Scan, slots: Ints, memory: Ints, cores: Ints, exclusive: Bools) -> Ints:

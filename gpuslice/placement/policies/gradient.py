@@ -63,7 +63,7 @@ class CardGradient:
 
     def keys(self, view: NodeView, block: Block, usable: Sequence[int]) -> list[int]:
         """Return minus the fragments of the node with one slice on each card (for ``fgd`` its whole-number score)."""
-        left = [fragments.left_after(card) for card in view.cards]
+        left = fragments.lefts_after(view)
         kinds = [card.kind for card in view.cards]
         cpu = max(0, fragments.free_cpu(view) - view.cpu_wanted)
         tries = [(column, _left_with(view.cards[column], block)) for column in usable]
@@ -101,6 +101,15 @@ class CardGradient:
             keys[at, column] = -found
 
 
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """Terms of a node without the plan, in their own whole units."""
+
+    fragments: int
+    stranded: int
+    pressure: int
+
+
 class NodeGradient:
     """Nodes on which the pod makes the fewest fragments first."""
 
@@ -114,17 +123,31 @@ class NodeGradient:
 
     def score(self, view: NodeView, shape: PodShape) -> float:
         """Return the score of one node."""
-        before = [fragments.left_before(card) for card in view.cards]
-        after = [fragments.left_after(card) for card in view.cards]
+        after = fragments.lefts_after(view)
         kinds = [card.kind for card in view.cards]
         cpu = fragments.free_cpu(view)
         cpu_after = max(0, cpu - shape.cpu_milli)
-        growth = self._meter.fragments(after, kinds, cpu_after) - self._meter.fragments(before, kinds, cpu)
+        before = self._before(view, kinds, cpu)
+        growth = self._meter.fragments(after, kinds, cpu_after) - before.fragments
         if self._tuning.rounded:
             return float(_rounded(np.array([-growth]), self._meter.total)[0])
-        stranded = self._stranded(sum(after), cpu_after) - self._stranded(sum(before), cpu)
-        pressed = sum(self._pressure[k] * (b - a) for k, b, a in zip(kinds, before, after, strict=True))
-        return self._combine((float(growth), float(stranded), float(pressed), float(sum(after))))
+        left = sum(after)
+        stranded = self._stranded(left, cpu_after) - before.stranded
+        pressed = before.pressure - sum(self._pressure[kind] * milli for kind, milli in zip(kinds, after, strict=True))
+        return self._combine((float(growth), float(stranded), float(pressed), float(left)))
+
+    def _before(self, view: NodeView, kinds: Sequence[int], cpu: int) -> "_Before":
+        """Work out the terms of a node without the plan, once for each view."""
+        known = view.before.get(self)
+        if isinstance(known, _Before):
+            return known
+        left = fragments.lefts_before(view)
+        found = view.before[self] = _Before(
+            fragments=self._meter.fragments(left, kinds, cpu),
+            stranded=self._stranded(sum(left), cpu),
+            pressure=sum(self._pressure[kind] * milli for kind, milli in zip(kinds, left, strict=True)),
+        )
+        return found
 
     def scores(self, scan: Scan, shape: PodShape) -> Floats:
         """Return the score of every row."""
@@ -167,16 +190,21 @@ class NodeGradient:
 
 def _left_with(card: CardState, block: Block) -> int:
     """Return what is left of a card with one slice of the block on top of the plan."""
-    memory = max(
-        card.extra_memory[step] + (request.memory_on(card.total_memory) if request else 0)
-        for step, request in enumerate(block.steps)
-    )
-    cores = max(
-        card.extra_cores[step] + (request.core_percent if request else 0) for step, request in enumerate(block.steps)
-    )
+    if len(block.steps) == 1:
+        request = block.wanted[0][1]
+        memory = card.extra_memory[0] + request.memory_on(card.total_memory)
+        cores = card.extra_cores[0] + request.core_percent
+    else:
+        by_step = list(enumerate(block.steps))
+        memory = max(card.extra_memory[n] + (step.memory_on(card.total_memory) if step else 0) for n, step in by_step)
+        cores = max(card.extra_cores[n] + (step.core_percent if step else 0) for n, step in by_step)
     exclusive = card.exclusive + card.extra_exclusive > 0 or block.exclusive
     return fragments.left_of(
-        card, card.slots_after + 1, card.used_memory + memory, card.used_cores + cores, exclusive=exclusive
+        card,
+        card.used_slots + card.extra_slots + 1,
+        card.used_memory + memory,
+        card.used_cores + cores,
+        exclusive=exclusive,
     )
 
 
