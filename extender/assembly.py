@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import structlog
 
 from extender.binding import Binder
-from extender.engine import Acceptance, Engine, Invalid, Notice, OverQuota, Refusal, Surroundings, Terms
+from extender.engine import Acceptance, Engine, Invalid, Notice, OverQuota, Placement, Refusal, Surroundings, Terms
 from extender.facts import PodFacts
 from extender.feed import Feed
 from extender.gate import Gate
@@ -44,7 +44,7 @@ class Extender:
         self.settings = settings
         families = load_files(settings.device_files) if settings.device_files else load_builtin()
         self.recorder = EventRecorder(client, COMPONENT, settings.identity)
-        self.reports = Reports(self.recorder)
+        self.reports = Reports(self.recorder, clock=time.monotonic)
         self.leadership = Leadership(lambda: self.feed)
         self.leadership.elector = _elector(settings, client, self.leadership)
         leads = self.leadership.leads
@@ -197,6 +197,9 @@ class Extender:
                 if best:
                     self.promises.hold_soon(dossier, best)
                     asyncio.get_running_loop().call_soon(self.promises.hold_now)
+            case Placement(key) as placement:
+                if self.settings.placement_events:
+                    self.reports.placed(key, lambda: self.engine.describe_placement(placement))
             case Invalid(key, problems):
                 self.reports.refused(key, problems, lambda: "; ".join(map(str, problems)))
                 log.info("pod_invalid", pod=str(key), problems=[str(problem) for problem in problems])

@@ -17,16 +17,17 @@ from extender.quotas import QUOTA, Claim, Quotas, most_of_request, of_allocation
 from extender.request_reader import RequestReader
 from extender.simulation import Simulation
 from extender.wire import ExtenderArgs, error_answer, filter_answer
+from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.demands import Problem
 from gpuslice.devices.families import Families
 from gpuslice.devices.pods import Pod
 from gpuslice.placement import events
-from gpuslice.placement.decide import Candidates, Decision, filter_nodes, place
+from gpuslice.placement.decide import Candidates, Decision, filter_nodes
 from gpuslice.placement.events import Command, Event, PodKey
 from gpuslice.placement.explain import KEPT, History, as_object, closest, see_cards, summary
 from gpuslice.placement.ledger import ASSUME_SECONDS, RESERVE_SECONDS, Ledger
 from gpuslice.placement.policies.registry import PolicyDefaults
-from gpuslice.placement.rejection import Rejection
+from gpuslice.placement.sentences import why_here, why_not
 
 KEPT_VERDICTS = 32
 MOST_MISSES = 3
@@ -97,7 +98,15 @@ class Acceptance:
     """Empty when several equal nodes are offered without scores: kube-scheduler takes any of them."""
 
 
-Notice = Refusal | Invalid | OverQuota | Acceptance
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A pod that is bound, by a binding of ours."""
+
+    key: PodKey
+    allocation: PodAllocation
+
+
+Notice = Refusal | Invalid | OverQuota | Acceptance | Placement
 
 
 class Engine:
@@ -255,13 +264,17 @@ class Engine:
             cards = see_cards(self.ledger, dossier.request, node, self.terms.defaults, dossier.asker)
             if record is not None:
                 record.cards[node] = cards
-        nearest = next(iter(closest(decision, 1)), None)
-        if nearest is not None:
-            verdict = place(self.ledger, dossier.request, nearest, self.terms.defaults, dossier.asker)
-            if isinstance(verdict, Rejection) and verdict.details:
-                figures = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in verdict.details.items())
-                text += f". Closest is {nearest}: {figures}"
+        for nearest in closest(decision, 1):
+            sentence = why_not(self.ledger, dossier.request, nearest, self.terms.defaults, dossier.asker)
+            text += f". Closest: {sentence}" if sentence else ""
         return text
+
+    def describe_placement(self, placement: Placement) -> str:
+        """Say where a pod was placed and among how many nodes."""
+        record = self.history.get(placement.key.namespace, placement.key.name)
+        if record is None or record.key.uid != placement.key.uid:
+            record = None
+        return why_here(record, placement.allocation)
 
     def drop(self, uid: str) -> None:
         """Forget what is remembered of a pod that is gone."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from extender.dossier import Dossier
-from extender.engine import BAD_REQUEST, Engine
+from extender.engine import BAD_REQUEST, Engine, Placement
 from extender.facts import PodFacts, pod_facts
 from extender.gate import Gate
 from extender.nomination import nominate
@@ -238,6 +238,9 @@ class Promises:
     def confirm(self, uid: str) -> None:
         """The binding is written."""
         self.engine.apply(events.Confirm(uid))
+        held = self._ledger.holdings.get(uid)
+        if held is not None:
+            self.engine.surroundings.notice(Placement(held.key, held.allocation))
         self.engine.dossiers.drop(uid)
 
     def forget(self, uid: str) -> None:

@@ -1,7 +1,12 @@
-"""What people are told of a refused pod."""
+"""What people are told of a pod that is refused, or placed."""
+
+from functools import partial
 
 import pytest
 
+from extender.reports import Reports
+from gpuslice.cluster.events import Subject
+from gpuslice.placement.events import PodKey
 from simulator.apiserver.server import ApiServer, running
 from tests.extender.objects import container, node, pod
 from tests.extender.stand import standing
@@ -26,9 +31,10 @@ async def test_a_refusal_is_told_once_with_figures_and_again_when_its_cause_chan
             await stand.filter(waiting, "n1", "stranger")
             await stand.until(lambda: len(messages(server)) == 2)
             first = messages(server)[0]
-            assert first.startswith("0/1 nodes fit: 1 not enough free GPU memory on any card. Closest is n1: ")
-            assert "memory mib wanted 3000" in first
-            assert "best free memory mib 1384" in first
+            assert first == (
+                "0/1 nodes fit: 1 not enough free GPU memory on any card. Closest: node n1: "
+                "the pod wants 3000 MiB on one card; its only card has 1384 MiB free"
+            )
 
 
 async def test_the_decision_is_served_with_each_node_and_card() -> None:
@@ -58,3 +64,61 @@ async def test_a_pod_whose_request_is_not_valid_is_told_what_to_write() -> None:
             await stand.until(lambda: messages(server))
         assert found["FailedAndUnresolvableNodes"] == {"n1": "the pod's request for devices is not valid"}
         assert "nvidia.com/gpucores" in messages(server)[0]
+
+
+async def test_a_placement_is_told_with_its_cards_and_how_many_nodes_fitted() -> None:
+    async with running() as server:
+        await server.create(node("n1", 2))
+        await server.create(node("n2", 1, memory_mib=100))
+        created = await server.create(pod("a", container(memory_mib=3000, cores=30)))
+        unfiltered = await server.create(pod("b", container(memory_mib=3000)))
+        async with standing(server, node_policy="spread") as stand:
+            await stand.filter(created, "n1", "n2")
+            assert await stand.bind(created, "n1") == ""
+            assert await stand.bind(unfiltered, "n1") == ""
+            await stand.until(lambda: len(placements(server)) == 2)
+        assert placements(server) == [
+            "GPU-n1-0 (3000 MiB, 30 % of compute) on node n1: 1 of 2 nodes fit, best by policy spread/binpack",
+            "GPU-n1-0 (3000 MiB) on node n1",
+        ]
+
+
+async def test_placements_need_not_be_told() -> None:
+    async with running() as server:
+        await server.create(node("n1", 2))
+        created = await server.create(pod("a", container(memory_mib=3000)))
+        async with standing(server, placement_events=False) as stand:
+            assert await stand.bind(created, "n1") == ""
+            await stand.extender.recorder.drain()
+        assert placements(server) == []
+
+
+def placements(server: ApiServer) -> list[str]:
+    found = [event for event in server.list("v1", "Event", "default") if event["reason"] == "GpuSharePlaced"]
+    return [event["message"] for event in sorted(found, key=lambda event: event["involvedObject"]["name"])]
+
+
+def test_a_burst_of_placements_is_told_in_part() -> None:
+    """A thousand pods within a second cost at most a few Events; texts of the others are not even put together."""
+    now = [0.0]
+    told: list[str] = []
+    made: list[int] = []
+
+    class Recorder:
+        def record(self, subject: Subject, kind: str, reason: str, message: str) -> None:
+            told.append(message)
+
+    reports = Reports(Recorder(), clock=lambda: now[0])
+
+    def text(at: int) -> str:
+        made.append(at)
+        return str(at)
+
+    for at in range(1000):
+        now[0] = at / 1000
+        reports.placed(PodKey(f"uid-{at}"), partial(text, at))
+    assert told == [str(at) for at in made]
+    assert len(told) in range(20, 23)
+    now[0] = 100.0
+    reports.placed(PodKey("late"), lambda: text(0))
+    assert len(told) in range(21, 24)
