@@ -253,7 +253,9 @@ class Runtime:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(running.process.pid, signal.SIGKILL)
         running.finished_at = time.time()
-        (directory / "cgroup.procs").write_text("")
+        # The pod's cgroup may be gone with the pod.
+        with contextlib.suppress(FileNotFoundError):
+            (directory / "cgroup.procs").write_text("")
         running.ended.set()
 
     async def stop(self, running: RunningContainer, grace_seconds: float) -> None:
