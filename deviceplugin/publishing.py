@@ -22,13 +22,15 @@ class Publisher:
         self._node = node
         self._wanted = wanted
         self._seen: Mapping[str, str] | None = None
+        self._written: Mapping[str, str] = {}
         self._wake = asyncio.Event()
         self.writes = 0
 
     def seen(self, node_annotations: Mapping[str, str]) -> None:
-        """Take note of what the node object says now."""
+        """Take note of what the node object says now. Most changes of a node are the kubelet's heartbeats."""
         self._seen = node_annotations
-        self._wake.set()
+        if not self._written or not _says(node_annotations, self._written):
+            self._wake.set()
 
     def changed(self) -> None:
         """Take note that the inventory may have changed."""
@@ -42,7 +44,8 @@ class Publisher:
             wanted = self._wanted()
             if wanted is None or self._seen is None:
                 continue
-            if all(self._seen.get(key) == value for key, value in wanted.items()):
+            self._written = wanted
+            if _says(self._seen, wanted):
                 continue
             try:
                 await self._client.patch(NODES, self._node, {"metadata": {"annotations": dict(wanted)}})
@@ -53,3 +56,7 @@ class Publisher:
                 log.warning("cards_not_published", node=self._node, error=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
                 self._wake.set()
+
+
+def _says(found: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(found.get(key) == value for key, value in wanted.items())

@@ -238,6 +238,8 @@ class StubKubelet:
             if (task := self._tasks.pop(pod.uid, None)) is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+            # One that was being created while the others were stopped.
+            await worker.stop(0.0)
             self.workers.pop(pod.uid, None)
             self.runtime.forget_pod(pod.uid)
         self._arrivals = deque(waiting for waiting in self._arrivals if waiting.uid != pod.uid)

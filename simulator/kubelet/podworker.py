@@ -170,6 +170,9 @@ class PodWorker:
             try:
                 manager = self._manager()
                 await manager.pre_start(self.uid, container)
+                if self.stopping:
+                    # While another container of the pod takes its time to end.
+                    raise StartRefused("the pod is ending")
                 answers = manager.responses(self.uid, container.name)
                 creation = self._runtime.describe(self.pod, container, answers)
                 state.running = await self._runtime.start(self.pod, container, creation)

@@ -24,6 +24,25 @@ async def test_a_container_whose_command_does_not_exist_waits_with_the_reason(sh
     await kubelet.shut_down()
 
 
+async def test_no_container_starts_any_more_while_another_of_its_pod_takes_its_time_to_end(short_path: Path) -> None:
+    api = LocalApi()
+    kubelet = StubKubelet("n1", short_path / "k", api, behaviour=Behaviour(pace=FAST))
+    await kubelet.start()
+    late = short_path / "late"
+    stubborn = ["sh", "-c", "trap '' TERM; echo deaf; sleep 100 & wait"]
+    containers = [{"name": "a", "command": stubborn}, {"name": "b", "command": [str(late)]}]
+    uid = api.create({"metadata": {"name": "p"}, "spec": {"nodeName": "n1", "containers": containers}})
+    await api.until(lambda: "executable file not found" in str(api.status(uid)) and bool(kubelet.runtime.history))
+    log_file = kubelet.container(uid, "a").log_file
+    await api.until(lambda: "deaf" in log_file.read_text())
+    api.delete(uid, grace_seconds=1)
+    late.write_text("#!/bin/sh\nsleep 100\n")
+    late.chmod(0o755)
+    await api.until(lambda: uid not in kubelet.workers)
+    assert [run.spec.name for run in kubelet.runtime.history] == ["a"]
+    await kubelet.shut_down()
+
+
 def test_a_pod_object_is_read_as_the_api_server_sends_it() -> None:
     body = {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [{"name": "c", "image": "x"}]}, "status": {}}
     assert msgspec.json.decode(json.dumps(body), type=PodObject).grace_seconds == 30.0
