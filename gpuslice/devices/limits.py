@@ -8,6 +8,7 @@ while a rewrite is under way, and a checksum tells a torn or foreign file from a
 """
 
 import mmap
+import stat
 import struct
 import zlib
 from collections.abc import Sequence
@@ -86,7 +87,12 @@ class DeviceHint:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """One device row of the state file. Bytes and nanoseconds."""
+    """One device row of the state file. Bytes and nanoseconds.
+
+    Attributes:
+        doubtful: The file was overwritten and a living process has not put its figures right yet: used_bytes is too
+            small, and the library grants nothing.
+    """
 
     uuid_bytes: bytes
     used_bytes: int
@@ -97,6 +103,7 @@ class DeviceUse:
     launches: int
     throttled_ns: int
     last_launch_ns: int
+    doubtful: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +122,17 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A snapshot of the state file; fields of one row are read one after another, not atomically."""
+    """A snapshot of the state file; fields of one row are read one after another, not atomically.
+
+    The container's processes can write anything into the file: figures may be absurd, never unreadable. `repairs`
+    counts how often the library found that its figures had been overwritten.
+    """
 
     devices: tuple[DeviceUse, ...]
     processes: tuple[ProcessUse, ...]
     reaped_slots: int
     recovered_locks: int
+    repairs: int = 0
 
 
 def uuid_to_bytes(uuid: str) -> bytes:
@@ -183,11 +195,12 @@ def create_state(path: Path) -> None:
 def read_state(path: Path) -> State:
     """Snapshot the state file. An untouched one (nobody used a GPU yet) is empty, not an error.
 
+    Never waits and follows no link, whatever the container put in the file's place.
+
     Raises:
-        BadLimitsFile: The file is too short or of another version.
+        BadLimitsFile: It is no file, or too short, or of another version.
     """
-    with path.open("rb") as file:
-        data = file.read(layout.STATE_FILE_SIZE)
+    data = _read_regular(path, layout.STATE_FILE_SIZE)
     if not data or _get(data.ljust(8, b"\0"), 0, layout.STATE_HEADER_MAGIC) == 0:
         return State((), (), 0, 0)
     if len(data) < layout.STATE_FILE_SIZE or (
@@ -195,15 +208,24 @@ def read_state(path: Path) -> State:
         or _get(data, 0, layout.STATE_HEADER_VERSION) != layout.STATE_VERSION
     ):
         raise BadLimitsFile(path, "not a state file of this version", "restart the pod that owns it")
-    count = min(_get(data, 0, layout.STATE_HEADER_DEVICE_COUNT), layout.MAX_DEVICES)
+    rows = [layout.STATE_DEVICES_AT + row * layout.STATE_DEVICE_SIZE for row in range(layout.MAX_DEVICES)]
+    count = max((row + 1 for row, at in enumerate(rows) if _get(data, at, layout.STATE_DEVICE_IN_USE)), default=0)
     high = min(_get(data, 0, layout.STATE_HEADER_SLOTS_HIGH), layout.MAX_SLOTS)
     slots = (layout.STATE_SLOTS_AT + i * layout.SLOT_SIZE for i in range(high))
     return State(
-        devices=tuple(_device_use(data, layout.STATE_DEVICES_AT + i * layout.STATE_DEVICE_SIZE) for i in range(count)),
+        devices=tuple(_device_use(data, at) for at in rows[:count]),
         processes=tuple(_process_use(data, at, count) for at in slots if _get(data, at, layout.SLOT_OWNER) != 0),
         reaped_slots=_get(data, 0, layout.STATE_HEADER_REAPED_SLOTS),
         recovered_locks=_get(data, 0, layout.STATE_HEADER_RECOVERED_LOCKS),
+        repairs=_get(data, 0, layout.STATE_HEADER_REPAIRS),
     )
+
+
+def _read_regular(path: Path, size: int) -> bytes:
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise BadLimitsFile(path, "is not a regular file", "restart the pod that owns it")
+    with path.open("rb") as file:
+        return file.read(size)
 
 
 def _get(data: bytes, base: int, member: layout.Field) -> int:
@@ -340,6 +362,7 @@ def _device_use(data: bytes, base: int) -> DeviceUse:
         launches=_get(data, base, layout.STATE_DEVICE_LAUNCHES),
         throttled_ns=_get(data, base, layout.STATE_DEVICE_THROTTLED_NS),
         last_launch_ns=_get(data, base, layout.STATE_DEVICE_LAST_LAUNCH_NS),
+        doubtful=_get(data, base, layout.STATE_DEVICE_DOUBTFUL) != 0,
     )
 
 

@@ -9,7 +9,7 @@
 #define LIMITS_MAGIC 0x31534C494D495447ULL
 #define LIMITS_VERSION 1
 #define STATE_MAGIC 0x3153544154455347ULL
-#define STATE_VERSION 1
+#define STATE_VERSION 2
 #define MAX_DEVICES 16
 #define MAX_SLOTS 1024
 #define MAX_INTERVALS 62
@@ -100,11 +100,13 @@ struct state_header {
 	uint32_t size_bytes;
 	uint32_t device_count;
 	uint32_t slots_high;
-	uint64_t registry_mutex[8];
+	uint64_t registry_lock[8];
 	uint64_t reaped_slots;
 	uint64_t recovered_locks;
 	uint64_t refused_slots;
-	uint8_t reserved0[144];
+	uint64_t slots_check;
+	uint64_t row_identity[16];
+	uint64_t repairs;
 };
 _Static_assert(sizeof(struct state_header) == 256, "state_header");
 _Static_assert(offsetof(struct state_header, magic) == 0, "magic");
@@ -112,11 +114,13 @@ _Static_assert(offsetof(struct state_header, version) == 8, "version");
 _Static_assert(offsetof(struct state_header, size_bytes) == 12, "size_bytes");
 _Static_assert(offsetof(struct state_header, device_count) == 16, "device_count");
 _Static_assert(offsetof(struct state_header, slots_high) == 20, "slots_high");
-_Static_assert(offsetof(struct state_header, registry_mutex) == 24, "registry_mutex");
+_Static_assert(offsetof(struct state_header, registry_lock) == 24, "registry_lock");
 _Static_assert(offsetof(struct state_header, reaped_slots) == 88, "reaped_slots");
 _Static_assert(offsetof(struct state_header, recovered_locks) == 96, "recovered_locks");
 _Static_assert(offsetof(struct state_header, refused_slots) == 104, "refused_slots");
-_Static_assert(offsetof(struct state_header, reserved0) == 112, "reserved0");
+_Static_assert(offsetof(struct state_header, slots_check) == 112, "slots_check");
+_Static_assert(offsetof(struct state_header, row_identity) == 120, "row_identity");
+_Static_assert(offsetof(struct state_header, repairs) == 248, "repairs");
 
 struct span {
 	uint64_t start_ns;
@@ -127,7 +131,7 @@ _Static_assert(offsetof(struct span, start_ns) == 0, "start_ns");
 _Static_assert(offsetof(struct span, end_ns) == 8, "end_ns");
 
 struct state_device {
-	uint64_t alloc_mutex[8];
+	uint64_t alloc_lock[8];
 	uint8_t uuid[16];
 	uint64_t in_use;
 	uint64_t used_bytes;
@@ -136,7 +140,10 @@ struct state_device {
 	uint64_t context_bytes;
 	uint64_t env_memory_bytes;
 	uint64_t reserved_env;
-	uint8_t pad0[56];
+	uint64_t used_check;
+	uint64_t doubtful;
+	uint64_t context_check;
+	uint8_t pad0[32];
 	int64_t tokens_ns;
 	uint64_t refilled_at_ns;
 	uint64_t busy_ns;
@@ -146,7 +153,7 @@ struct state_device {
 	uint64_t bias_q16;
 	uint64_t short_busy_ns;
 	uint64_t wait_histogram[8];
-	uint64_t limiter_mutex[8];
+	uint64_t limiter_lock[8];
 	uint64_t span_count;
 	uint64_t bias_turn;
 	uint64_t limiter_epoch;
@@ -156,7 +163,7 @@ struct state_device {
 	uint8_t pad2[32];
 };
 _Static_assert(sizeof(struct state_device) == 2048, "state_device");
-_Static_assert(offsetof(struct state_device, alloc_mutex) == 0, "alloc_mutex");
+_Static_assert(offsetof(struct state_device, alloc_lock) == 0, "alloc_lock");
 _Static_assert(offsetof(struct state_device, uuid) == 64, "uuid");
 _Static_assert(offsetof(struct state_device, in_use) == 80, "in_use");
 _Static_assert(offsetof(struct state_device, used_bytes) == 88, "used_bytes");
@@ -165,7 +172,10 @@ _Static_assert(offsetof(struct state_device, denied_count) == 104, "denied_count
 _Static_assert(offsetof(struct state_device, context_bytes) == 112, "context_bytes");
 _Static_assert(offsetof(struct state_device, env_memory_bytes) == 120, "env_memory_bytes");
 _Static_assert(offsetof(struct state_device, reserved_env) == 128, "reserved_env");
-_Static_assert(offsetof(struct state_device, pad0) == 136, "pad0");
+_Static_assert(offsetof(struct state_device, used_check) == 136, "used_check");
+_Static_assert(offsetof(struct state_device, doubtful) == 144, "doubtful");
+_Static_assert(offsetof(struct state_device, context_check) == 152, "context_check");
+_Static_assert(offsetof(struct state_device, pad0) == 160, "pad0");
 _Static_assert(offsetof(struct state_device, tokens_ns) == 192, "tokens_ns");
 _Static_assert(offsetof(struct state_device, refilled_at_ns) == 200, "refilled_at_ns");
 _Static_assert(offsetof(struct state_device, busy_ns) == 208, "busy_ns");
@@ -175,7 +185,7 @@ _Static_assert(offsetof(struct state_device, last_launch_ns) == 232, "last_launc
 _Static_assert(offsetof(struct state_device, bias_q16) == 240, "bias_q16");
 _Static_assert(offsetof(struct state_device, short_busy_ns) == 248, "short_busy_ns");
 _Static_assert(offsetof(struct state_device, wait_histogram) == 256, "wait_histogram");
-_Static_assert(offsetof(struct state_device, limiter_mutex) == 320, "limiter_mutex");
+_Static_assert(offsetof(struct state_device, limiter_lock) == 320, "limiter_lock");
 _Static_assert(offsetof(struct state_device, span_count) == 384, "span_count");
 _Static_assert(offsetof(struct state_device, bias_turn) == 392, "bias_turn");
 _Static_assert(offsetof(struct state_device, limiter_epoch) == 400, "limiter_epoch");
@@ -189,14 +199,16 @@ struct slot_device {
 	uint64_t busy_ns;
 	uint64_t launches;
 	uint64_t imported_bytes;
-	uint8_t reserved0[40];
+	uint64_t check;
+	uint8_t reserved0[32];
 };
 _Static_assert(sizeof(struct slot_device) == 128, "slot_device");
 _Static_assert(offsetof(struct slot_device, held_bytes) == 0, "held_bytes");
 _Static_assert(offsetof(struct slot_device, busy_ns) == 64, "busy_ns");
 _Static_assert(offsetof(struct slot_device, launches) == 72, "launches");
 _Static_assert(offsetof(struct slot_device, imported_bytes) == 80, "imported_bytes");
-_Static_assert(offsetof(struct slot_device, reserved0) == 88, "reserved0");
+_Static_assert(offsetof(struct slot_device, check) == 88, "check");
+_Static_assert(offsetof(struct slot_device, reserved0) == 96, "reserved0");
 
 struct slot {
 	uint64_t owner;

@@ -12,6 +12,8 @@
 
 #define TURN_NS (250 * NS_PER_MS)
 #define ONE_Q16 65536
+#define LEAST_BIAS (ONE_Q16 / 10)
+#define MOST_BIAS (2 * ONE_Q16)
 #define MAX_SAMPLES 128
 #define DEADBAND_PERCENT 2
 #define NOISE_PERCENT                                                                              \
@@ -42,7 +44,7 @@ static uint64_t
 current_bias(const struct device *device)
 {
 	uint64_t bias = __atomic_load_n(&device->row->bias_q16, __ATOMIC_RELAXED);
-	return bias == 0 ? ONE_Q16 : bias;
+	return bias < LEAST_BIAS || bias > MOST_BIAS ? ONE_Q16 : bias;
 }
 
 int64_t
@@ -83,7 +85,7 @@ correct(struct device *device, uint64_t measured_ns, uint64_t charged_ns)
 		return;
 	}
 	uint64_t bias = (current_bias(device) * ratio) >> 16;
-	bias = bias < ONE_Q16 / 10 ? ONE_Q16 / 10 : (bias > 2 * ONE_Q16 ? 2 * ONE_Q16 : bias);
+	bias = bias < LEAST_BIAS ? LEAST_BIAS : (bias > MOST_BIAS ? MOST_BIAS : bias);
 	__atomic_store_n(&device->row->bias_q16, bias, __ATOMIC_RELAXED);
 }
 

@@ -43,6 +43,8 @@
 #define MIN_PAUSE_NS 50000LL
 #define MAX_PAUSE_NS (5 * NS_PER_MS)
 #define SAMPLE_MASK 63U /* one short launch in 64 is measured besides the first of each draw */
+/* By which an event's time may seem to lie ahead. */
+#define CLOCK_TOLERANCE_NS (50 * NS_PER_MS)
 #define ACTIVE_NS (50 * NS_PER_MS)
 
 struct device_state {
@@ -117,7 +119,7 @@ look_for_others(const struct device *device, struct device_state *state, int64_t
 	state->others_seen_ns = now_ns;
 	__atomic_store_n(&own->last_seen_ns, (uint64_t)now_ns, __ATOMIC_RELAXED);
 	bool others = bias_neighbours(device);
-	for (uint32_t i = 0; i < file->header.slots_high && i < MAX_SLOTS && !others; i++) {
+	for (uint32_t i = 0; i < state_slot_count() && !others; i++) {
 		const struct slot *slot = &file->slots[i];
 		others = slot != own && slot->owner != 0 &&
 			 now_ns - (int64_t)__atomic_load_n(&slot->last_seen_ns, __ATOMIC_RELAXED) <
@@ -132,12 +134,13 @@ static int64_t
 long_charge(const struct device *device, const struct meter_result *result)
 {
 	struct state_device *row = device->row;
-	if (robust_lock(row->limiter_mutex) == ROBUST_BROKEN) {
+	if (robust_lock(row->limiter_lock) == ROBUST_BROKEN) {
 		return result->duration_ns;
 	}
 	FAULT_POINT("limiter");
-	int64_t added = spans_insert(row, result->start_ns, result->end_ns);
-	robust_unlock(row->limiter_mutex);
+	int64_t added =
+	    spans_insert(row, result->start_ns, result->end_ns, clock_now() + CLOCK_TOLERANCE_NS);
+	robust_unlock(row->limiter_lock);
 	int64_t shorts = (int64_t)(__atomic_load_n(&row->short_busy_ns, __ATOMIC_RELAXED) -
 				   result->short_before);
 	return added > shorts && shorts > 0 ? added - shorts : added;

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "books.h"
 #include "driver.h"
 #include "nvml_view.h"
 #include "quota.h"
@@ -43,8 +44,11 @@ own_used(nvml_device handle)
 uint64_t
 context_cost_known(const struct device *device)
 {
-	return device->row == NULL ? 0
-				   : __atomic_load_n(&device->row->context_bytes, __ATOMIC_RELAXED);
+	if (device->row == NULL) {
+		return 0;
+	}
+	uint64_t cost = __atomic_load_n(&device->row->context_bytes, __ATOMIC_RELAXED);
+	return device->row->context_check == books_check(cost, 0) ? cost : 0;
 }
 
 uint64_t
@@ -78,6 +82,8 @@ context_cost_after(struct device *device, uint64_t before)
 	cost = cost > MAX_COST ? MAX_COST : cost;
 	if (cost > 0 && device->row != NULL) {
 		__atomic_store_n(&device->row->context_bytes, cost, __ATOMIC_RELAXED);
+		__atomic_store_n(&device->row->context_check, books_check(cost, 0),
+				 __ATOMIC_RELAXED);
 	}
 	return cost;
 }

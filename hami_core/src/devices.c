@@ -59,7 +59,10 @@ uuid_parse(const char *text, uint8_t uuid[16])
 static void
 postfork_child(void)
 {
+	process_postfork_child();
 	driver_postfork_child();
+	limits_postfork_child();
+	books_postfork_child();
 	state_postfork_child();
 	devices_postfork_child();
 	blocks_postfork_child();
@@ -105,7 +108,7 @@ open_state(enum limits_source source, const char *directory)
 	} else {
 		snprintf(path, sizeof path, "%s", cache != NULL ? cache : ENVIRONMENT_STATE);
 	}
-	state_open(path);
+	state_open(path, source == LIMITS_FILE);
 }
 
 void

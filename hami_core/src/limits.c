@@ -1,7 +1,7 @@
 /* The limits file: map, check, read under its seqlock.
  *
  * Threads: any. The cache of good values is guarded by cache_lock; limits_sequence() is lock-free.
- * Fork: the mapping and the cache stay valid in the child.
+ * Fork: the mapping stays valid in the child; a copy that another thread was making is made anew.
  */
 #include "limits.h"
 
@@ -15,6 +15,7 @@
 #include "checksum.h"
 #include "limits_environment.h"
 #include "log.h"
+#include "postfork.h"
 
 #define READ_ATTEMPTS 200
 
@@ -220,4 +221,13 @@ limits_hint(int row, struct limits_hint *out)
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return (before & 1) == 0 && before != 0 &&
 	       before == __atomic_load_n(&hint->sequence, __ATOMIC_RELAXED);
+}
+
+void
+limits_postfork_child(void)
+{
+	if ((copy_turn & 1) != 0) {
+		copy_turn++;
+		good_sequence = limits_sequence() - 1;
+	}
 }

@@ -69,7 +69,7 @@ each_process(const struct device *device,
 	unsigned int count = 0;
 	const struct state_file *file = state_file();
 	state_reap();
-	for (uint32_t i = 0; i < file->header.slots_high && i < MAX_SLOTS; i++) {
+	for (uint32_t i = 0; i < state_slot_count(); i++) {
 		uint64_t owner = __atomic_load_n(&file->slots[i].owner, __ATOMIC_ACQUIRE);
 		uint64_t bytes =
 		    owner == 0 ? 0 : state_slot_bytes(&file->slots[i], device->row_index);

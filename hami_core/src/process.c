@@ -1,3 +1,4 @@
+/* Fork: the child looks for itself anew. */
 #include "process.h"
 
 #include <errno.h>
@@ -6,11 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "postfork.h"
 
 #define STAT_STATE 3
 #define STAT_THREADS 20
 #define STAT_START 22
+#define TICKS_PER_SECOND 100 /* USER_HZ, the same on every 64-bit Linux */
 
 bool
 process_parse_field(const char *stat, size_t length, int field, uint64_t *value)
@@ -70,14 +75,19 @@ read_start(const char *path, uint64_t *ticks)
 									    : STAT_UNKNOWN;
 }
 
+uint64_t process_found_self;
+static uint32_t found_namespace; /* + 1; 0: not looked for */
+
 uint64_t
-process_self(void)
+process_find_self(void)
 {
 	uint64_t ticks = 1;
 	if (read_start("/proc/self/stat", &ticks) != STAT_FOUND || ticks == 0) {
 		ticks = 1;
 	}
-	return ticks << OWNER_PID_BITS | (uint64_t)(uint32_t)getpid();
+	uint64_t self = (ticks << OWNER_PID_BITS | (uint64_t)(uint32_t)getpid()) & INT64_MAX;
+	__atomic_store_n(&process_found_self, self, __ATOMIC_RELAXED);
+	return self;
 }
 
 uint32_t
@@ -86,8 +96,8 @@ process_owner_pid(uint64_t owner)
 	return (uint32_t)(owner & ((1U << OWNER_PID_BITS) - 1));
 }
 
-uint32_t
-process_namespace(void)
+static uint32_t
+read_namespace(void)
 {
 	char link[64];
 	ssize_t length = readlink("/proc/self/ns/pid", link, sizeof link - 1);
@@ -99,6 +109,24 @@ process_namespace(void)
 	return bracket == NULL ? 0 : (uint32_t)strtoul(bracket + 1, NULL, 10);
 }
 
+uint32_t
+process_own_namespace(void)
+{
+	uint32_t found = __atomic_load_n(&found_namespace, __ATOMIC_RELAXED);
+	if (found == 0) {
+		found = read_namespace() + 1;
+		__atomic_store_n(&found_namespace, found, __ATOMIC_RELAXED);
+	}
+	return found - 1;
+}
+
+void
+process_postfork_child(void)
+{
+	process_found_self = 0;
+	found_namespace = 0;
+}
+
 static bool
 pid_exists(uint32_t pid)
 {
@@ -106,10 +134,20 @@ pid_exists(uint32_t pid)
 }
 
 bool
+process_is_possible(uint64_t owner)
+{
+	struct timespec up;
+	uint64_t ticks = owner >> OWNER_PID_BITS;
+	return process_owner_pid(owner) != 0 &&
+	       (clock_gettime(CLOCK_BOOTTIME, &up) != 0 ||
+		ticks / TICKS_PER_SECOND <= (uint64_t)up.tv_sec + 1);
+}
+
+bool
 process_alive(uint64_t owner)
 {
 	uint32_t pid = process_owner_pid(owner);
-	if (!pid_exists(pid)) {
+	if (!process_is_possible(owner) || !pid_exists(pid)) {
 		return false;
 	}
 	char path[32];

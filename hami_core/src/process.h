@@ -8,12 +8,24 @@
 
 #define OWNER_PID_BITS 22
 
-/* Start time in clock ticks since boot << 22 | pid. Never 0. */
-uint64_t process_self(void);
+extern uint64_t process_found_self;
+uint64_t process_find_self(void);
+
+/* Start time in clock ticks since boot << 22 | pid. Never 0, below 2^63. */
+static inline uint64_t
+process_self(void)
+{
+	uint64_t self = __atomic_load_n(&process_found_self, __ATOMIC_RELAXED);
+	return __builtin_expect(self != 0, 1) ? self : process_find_self();
+}
+
 uint32_t process_owner_pid(uint64_t owner);
 
 /* Inode of this process's pid namespace; 0 when /proc is not there. */
-uint32_t process_namespace(void);
+uint32_t process_own_namespace(void);
+
+/* Can it be a process at all? Not one that starts in the future. */
+bool process_is_possible(uint64_t owner);
 
 /* Is that very process (not a later one with its pid) alive in our own pid namespace? Unknown
  * counts as alive. */

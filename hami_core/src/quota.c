@@ -1,43 +1,12 @@
-/* Threads: any; every change happens under the row's robust lock. */
+/* Threads: any; books.c guards the figures. */
 #include "quota.h"
 
 #include <time.h>
 
-#include "faults.h"
+#include "books.h"
 #include "log.h"
 
 #define REAP_INTERVAL_NS 100000000ULL
-
-static void
-adjust(struct device *device, struct slot *slot, unsigned kind, int64_t bytes)
-{
-	int64_t *held = &slot->devices[device->row_index].held_bytes[kind];
-	if (*held + bytes < 0) {
-		bytes = -*held;
-	}
-	FAULT_POINT("before-held");
-	*held += bytes;
-	FAULT_POINT("between");
-	device->row->used_bytes += (uint64_t)bytes;
-	if (device->row->used_bytes > device->row->peak_bytes) {
-		device->row->peak_bytes = device->row->used_bytes;
-	}
-}
-
-static bool
-try_charge(struct device *device, struct slot *slot, unsigned kind, uint64_t bytes, uint64_t limit)
-{
-	if (!state_lock(device->row)) {
-		return false;
-	}
-	uint64_t used = device->row->used_bytes;
-	bool fits = used <= limit && bytes <= limit - used;
-	if (fits) {
-		adjust(device, slot, kind, (int64_t)bytes);
-	}
-	state_unlock(device->row);
-	return fits;
-}
 
 static void
 tell_once(struct device *device)
@@ -64,61 +33,52 @@ deny(struct device *device, uint64_t bytes, uint64_t limit)
 	}
 }
 
+static bool
+is_booked(const struct device *device)
+{
+	return device != NULL && device->enforced && device->row != NULL;
+}
+
 bool
 quota_charge(struct device *device, unsigned kind, uint64_t bytes)
 {
 	if (device == NULL || !device->enforced) {
 		return true;
 	}
-	uint64_t limit = limits_memory(device->limits_row);
-	struct slot *slot = device->row == NULL ? NULL : state_slot();
-	if (slot == NULL) {
+	if (device->row == NULL) {
 		return false;
 	}
-	if (try_charge(device, slot, kind, bytes, limit) ||
-	    (state_reap() > 0 && try_charge(device, slot, kind, bytes, limit))) {
+	uint64_t limit = limits_memory(device->limits_row);
+	if (books_reserve(device->row_index, kind, bytes, limit) ||
+	    ((state_reap() > 0 || state_recount(device->row)) &&
+	     books_reserve(device->row_index, kind, bytes, limit))) {
 		return true;
 	}
 	deny(device, bytes, limit);
 	return false;
 }
 
-static struct slot *
-slot_for(const struct device *device)
-{
-	return device == NULL || !device->enforced || device->row == NULL ? NULL : state_slot();
-}
-
-static void
-change(struct device *device, unsigned kind, int64_t bytes)
-{
-	struct slot *slot = slot_for(device);
-	if (slot != NULL && bytes != 0 && state_lock(device->row)) {
-		adjust(device, slot, kind, bytes);
-		state_unlock(device->row);
-	}
-}
-
 void
 quota_refund(struct device *device, unsigned kind, uint64_t bytes)
 {
-	change(device, kind, -(int64_t)bytes);
+	if (is_booked(device) && bytes != 0) {
+		books_change(device->row_index, kind, -(int64_t)bytes);
+	}
 }
 
 void
 quota_add(struct device *device, unsigned kind, uint64_t bytes)
 {
-	change(device, kind, (int64_t)bytes);
+	if (is_booked(device) && bytes != 0) {
+		books_change(device->row_index, kind, (int64_t)bytes);
+	}
 }
 
 void
 quota_convert(struct device *device, unsigned from, unsigned to, uint64_t bytes)
 {
-	struct slot *slot = slot_for(device);
-	if (slot != NULL && state_lock(device->row)) {
-		adjust(device, slot, from, -(int64_t)bytes);
-		adjust(device, slot, to, (int64_t)bytes);
-		state_unlock(device->row);
+	if (is_booked(device)) {
+		books_convert(device->row_index, from, to, bytes);
 	}
 }
 
@@ -140,9 +100,7 @@ reap_now_and_then(struct device *device)
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
 	uint64_t before = __atomic_load_n(&last_ns, __ATOMIC_RELAXED);
-	struct slot *slot = slot_for(device);
-	bool alone =
-	    slot != NULL && state_slot_bytes(slot, device->row_index) == device->row->used_bytes;
+	bool alone = books_held_total(device->row_index) == device->row->used_bytes;
 	if (!alone && now_ns - before >= REAP_INTERVAL_NS) {
 		__atomic_store_n(&last_ns, now_ns, __ATOMIC_RELAXED);
 		state_reap();
@@ -167,11 +125,5 @@ quota_view(struct device *device)
 uint64_t
 quota_held(const struct device *device, unsigned kind)
 {
-	struct slot *slot = slot_for(device);
-	if (slot == NULL) {
-		return 0;
-	}
-	int64_t held =
-	    __atomic_load_n(&slot->devices[device->row_index].held_bytes[kind], __ATOMIC_RELAXED);
-	return held > 0 ? (uint64_t)held : 0;
+	return is_booked(device) ? books_held(device->row_index, kind) : 0;
 }

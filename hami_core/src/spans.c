@@ -2,36 +2,46 @@
 
 #include <string.h>
 
-/* Sorted by start; disjoint. The count comes from shared memory, so it is bounded before use. */
+/* Number of spans, 0 when what stands there cannot be: they come from shared memory, and must be in
+ * order, apart, and over. */
 static unsigned
-span_count(const struct state_device *row)
+span_count(const struct state_device *row, uint64_t now)
 {
-	return row->span_count > MAX_INTERVALS ? MAX_INTERVALS : (unsigned)row->span_count;
+	uint64_t count = row->span_count;
+	uint64_t last = 0;
+	for (unsigned i = 0; i < count; i++) {
+		if (count > MAX_INTERVALS || row->spans[i].start_ns < last ||
+		    row->spans[i].end_ns <= row->spans[i].start_ns || row->spans[i].end_ns > now) {
+			return 0;
+		}
+		last = row->spans[i].end_ns;
+	}
+	return (unsigned)count;
 }
 
-static void
-remove_spans(struct state_device *row, unsigned from, unsigned to)
+static unsigned
+remove_spans(struct state_device *row, unsigned count, unsigned from, unsigned to)
 {
-	unsigned count = span_count(row);
 	memmove(&row->spans[from], &row->spans[to], (count - to) * sizeof row->spans[0]);
-	row->span_count = count - (to - from);
+	return count - (to - from);
 }
 
 int64_t
-spans_insert(struct state_device *row, int64_t start_ns, int64_t end_ns)
+spans_insert(struct state_device *row, int64_t start_ns, int64_t end_ns, int64_t now_ns)
 {
 	if (end_ns <= start_ns || start_ns < 0) {
 		return 0;
 	}
+	unsigned count = span_count(row, (uint64_t)(now_ns > end_ns ? now_ns : end_ns));
 	uint64_t start = (uint64_t)start_ns;
 	uint64_t end = (uint64_t)end_ns;
 	uint64_t covered = 0;
 	unsigned first = 0;
-	while (first < span_count(row) && row->spans[first].end_ns < start) {
+	while (first < count && row->spans[first].end_ns < start) {
 		first++;
 	}
 	unsigned last = first;
-	while (last < span_count(row) && row->spans[last].start_ns <= end) {
+	while (last < count && row->spans[last].start_ns <= end) {
 		const struct span *span = &row->spans[last];
 		uint64_t low =
 		    span->start_ns > (uint64_t)start_ns ? span->start_ns : (uint64_t)start_ns;
@@ -41,12 +51,11 @@ spans_insert(struct state_device *row, int64_t start_ns, int64_t end_ns)
 		end = span->end_ns > end ? span->end_ns : end;
 		last++;
 	}
-	remove_spans(row, first, last);
-	if (span_count(row) == MAX_INTERVALS) {
-		remove_spans(row, 0, 1);
+	count = remove_spans(row, count, first, last);
+	if (count == MAX_INTERVALS) {
+		count = remove_spans(row, count, 0, 1);
 		first = first == 0 ? 0 : first - 1;
 	}
-	unsigned count = span_count(row);
 	memmove(&row->spans[first + 1], &row->spans[first], (count - first) * sizeof row->spans[0]);
 	row->spans[first] = (struct span){start, end};
 	row->span_count = count + 1;

@@ -8,7 +8,8 @@
 #include "layout.h"
 
 /* Insert [start, end) and return how much of it was not covered before. Keeps the newest
- * MAX_INTERVALS intervals. Caller holds the row's limiter_mutex. */
-int64_t spans_insert(struct state_device *row, int64_t start_ns, int64_t end_ns);
+ * MAX_INTERVALS intervals, and forgets all of them when they end after now_ns or are not in order,
+ * which means that they were overwritten. Caller holds the row's limiter_lock. */
+int64_t spans_insert(struct state_device *row, int64_t start_ns, int64_t end_ns, int64_t now_ns);
 
 #endif

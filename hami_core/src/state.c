@@ -1,172 +1,157 @@
-/* Threads: any, after state_open. Fork: the child drops the parent's slot and file description,
- * keeps the mapping, and takes a slot of its own at its first call. */
+/* Threads: any, after state_open. Fork: the child takes a slot of its own at its first call. */
 #include "state.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "books.h"
 #include "faults.h"
 #include "lock.h"
 #include "log.h"
 #include "postfork.h"
 #include "process.h"
 #include "robust.h"
+#include "state_file.h"
 
-#define LOW_FD 700 /* keep clear of the small numbers that applications expect to get */
-
-static struct state_file *mapped;
-static char file_path[256];
-static int file_fd = -1;
-static ino_t file_inode;
 static struct slot *own_slot;
-static uint32_t own_namespace;
 static struct lock slot_lock;
 
-struct state_file *
-state_file(void)
+uint32_t
+state_slot_count(void)
 {
-	return mapped;
+	uint32_t high = __atomic_load_n(&state_file()->header.slots_high, __ATOMIC_RELAXED);
+	return high < MAX_SLOTS ? high : MAX_SLOTS;
 }
 
-static bool
-byte_lock(int fd, int command, short type, off_t at, short *found)
+static uint32_t
+slot_number(const struct slot *slot)
 {
-	struct flock request = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
-	int result;
-	do {
-		result = fcntl(fd, command, &request);
-	} while (result != 0 && errno == EINTR);
-	if (found != NULL) {
-		*found = request.l_type;
-	}
-	return result == 0;
+	return (uint32_t)(slot - state_file()->slots) + 1;
 }
 
-static ino_t
-inode_of(int fd)
+/* Check word over the number of slots and their owners. */
+static uint64_t
+seal_of(void)
 {
-	struct stat status;
-	return syscall(SYS_fstat, fd, &status) == 0 ? status.st_ino : 0;
-}
-
-static int
-open_file(const char *path)
-{
-	int fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0 && errno == ENOENT) {
-		fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-		if (fd >= 0) {
-			/* Other users of the container share it; the process's umask is not ours to
-			 * change. */
-			(void)fchmod(fd, 0666);
-		}
+	uint64_t sum = 0;
+	uint32_t count = state_slot_count();
+	for (uint32_t i = 0; i < count; i++) {
+		uint64_t owner = __atomic_load_n(&state_file()->slots[i].owner, __ATOMIC_RELAXED);
+		sum += owner == 0 ? 0 : books_check(owner, i);
 	}
-	int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, LOW_FD);
-	if (high >= 0) {
-		close(fd);
-		fd = high;
-	}
-	return fd;
-}
-
-static void
-initialise(struct state_file *file)
-{
-	robust_init(file->header.registry_mutex);
-	for (unsigned i = 0; i < MAX_DEVICES; i++) {
-		robust_init(file->devices[i].alloc_mutex);
-		robust_init(file->devices[i].limiter_mutex);
-	}
-	file->header.version = STATE_VERSION;
-	file->header.size_bytes = sizeof *file;
-	FAULT_POINT("init");
-	__atomic_store_n(&file->header.magic, STATE_MAGIC, __ATOMIC_RELEASE);
-}
-
-static bool
-map_file(int fd)
-{
-	off_t size = lseek(fd, 0, SEEK_END);
-	if (size < (off_t)sizeof(struct state_file) &&
-	    ftruncate(fd, sizeof(struct state_file)) != 0) {
-		return false;
-	}
-	void *map =
-	    mmap(NULL, sizeof(struct state_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (map == MAP_FAILED) {
-		return false;
-	}
-	struct state_file *file = map;
-	if (__atomic_load_n(&file->header.magic, __ATOMIC_ACQUIRE) == 0) {
-		initialise(file);
-	}
-	if (file->header.magic != STATE_MAGIC || file->header.version != STATE_VERSION ||
-	    file->header.size_bytes != sizeof *file) {
-		munmap(map, sizeof *file);
-		errno = EPROTO;
-		return false;
-	}
-	mapped = file;
-	return true;
+	return books_check(sum, state_file()->header.slots_high);
 }
 
 bool
-state_open(const char *path)
+state_seal_is_good(void)
 {
-	int fd = open_file(path);
-	bool good = fd >= 0 && byte_lock(fd, F_OFD_SETLKW, F_WRLCK, 0, NULL) && map_file(fd);
-	if (!good) {
-		log_line(LOG_ERROR,
-			 "%s: %s: every allocation is denied; the directory must be writable for "
-			 "this user",
-			 path,
-			 errno == EPROTO ? "written by another version of gpuslice"
-					 : strerror(errno));
-	}
-	if (fd >= 0) {
-		byte_lock(fd, F_OFD_SETLK, F_UNLCK, 0, NULL);
-	}
-	if (!good) {
-		if (fd >= 0) {
-			close(fd);
-		}
-		return false;
-	}
-	snprintf(file_path, sizeof file_path, "%s", path);
-	file_fd = fd;
-	file_inode = inode_of(fd);
-	own_namespace = process_namespace();
-	return true;
-}
-
-static bool
-registry_lock(void)
-{
-	enum robust_result result = robust_lock(mapped->header.registry_mutex);
-	if (result == ROBUST_RECOVERED) {
-		mapped->header.recovered_locks++;
-	}
-	FAULT_POINT("registry");
-	return result != ROBUST_BROKEN;
+	return state_file()->header.slots_check == seal_of();
 }
 
 static off_t
 slot_offset(const struct slot *slot)
 {
-	return (off_t)((const char *)slot - (const char *)mapped);
+	return (off_t)((const char *)slot - (const char *)state_file());
+}
+
+static bool
+any_is_held(uint32_t from, uint32_t count)
+{
+	return state_file_is_held(slot_offset(&state_file()->slots[from]),
+				  sizeof(struct slot) * count) == HELD_BY_OTHERS;
+}
+
+static void
+find_held(uint32_t from, uint32_t count, bool *held)
+{
+	if (!any_is_held(from, count)) {
+		return;
+	}
+	if (count == 1) {
+		held[from] = true;
+		return;
+	}
+	find_held(from, count / 2, held);
+	find_held(from + count / 2, count - count / 2, held);
+}
+
+void
+state_held_slots(bool held[MAX_SLOTS])
+{
+	memset(held, 0, MAX_SLOTS * sizeof *held);
+	find_held(0, MAX_SLOTS, held);
+}
+
+/* Is there a slot whose process lives but which says something else? */
+static bool
+any_slot_is_damaged(void)
+{
+	bool held[MAX_SLOTS];
+	state_held_slots(held);
+	for (uint32_t i = 0; i < MAX_SLOTS; i++) {
+		const struct slot *slot = &state_file()->slots[i];
+		if (held[i] && slot != own_slot &&
+		    (slot->owner == 0 || i >= state_slot_count() || !books_slot_is_intact(slot))) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* After damage: the number of slots that covers all that are taken. */
+static void
+find_slot_count(void)
+{
+	for (uint32_t i = MAX_SLOTS; i > 0; i--) {
+		if (state_file()->slots[i - 1].owner != 0) {
+			state_file()->header.slots_high = i;
+			return;
+		}
+	}
+	state_file()->header.slots_high = 0;
+}
+
+static bool registry_was_sealed; /* as found when the registry was locked, which guards it */
+
+static bool
+registry_lock(void)
+{
+	enum robust_result result = robust_lock(state_file()->header.registry_lock);
+	if (result == ROBUST_BROKEN) {
+		return false;
+	}
+	if (result == ROBUST_RECOVERED) {
+		state_file()->header.recovered_locks++;
+	}
+	if (state_file()->header.magic != STATE_MAGIC ||
+	    state_file()->header.version != STATE_VERSION) {
+		state_file_initialise(state_file());
+	}
+	registry_was_sealed = state_seal_is_good();
+	if (!registry_was_sealed) {
+		find_slot_count();
+	}
+	FAULT_POINT("registry");
+	return true;
+}
+
+/* A seal that was broken stays so until every living process has put its slot right: meanwhile all
+ * counting asks the kernel who lives. */
+static void
+registry_unlock(void)
+{
+	bool good = registry_was_sealed || !any_slot_is_damaged();
+	if (own_slot != NULL && slot_number(own_slot) > state_slot_count()) {
+		state_file()->header.slots_high = slot_number(own_slot);
+	}
+	state_file()->header.slots_check = good ? seal_of() : 0;
+	robust_unlock(state_file()->header.registry_lock);
 }
 
 /* Dead: its pid is gone or reused; where the pid tells nothing: nobody holds its byte lock. That is
- * so in another pid namespace, and for a slot that bears our own pid and start: it is that of
- * another copy of this library in our process, or of a process that ended within the clock tick in
- * which we got its pid. */
+ * so for a damaged slot, in another pid namespace, and for a slot that bears our own pid and start:
+ * it is that of another copy of this library in our process, or of a process that ended within the
+ * clock tick in which we got its pid. */
 static bool
 slot_is_dead(const struct slot *slot)
 {
@@ -174,7 +159,8 @@ slot_is_dead(const struct slot *slot)
 	if (owner == 0 || slot == own_slot) {
 		return false;
 	}
-	if (slot->pid_namespace == own_namespace || slot->pid_namespace == 0) {
+	bool here = slot->pid_namespace == process_own_namespace() || slot->pid_namespace == 0;
+	if (here && books_slot_is_intact(slot)) {
 		if (!process_alive(owner)) {
 			return true;
 		}
@@ -182,10 +168,7 @@ slot_is_dead(const struct slot *slot)
 			return false;
 		}
 	}
-	short found = F_WRLCK;
-	return file_fd >= 0 &&
-	       byte_lock(file_fd, F_OFD_GETLK, F_WRLCK, slot_offset(slot), &found) &&
-	       found == F_UNLCK;
+	return state_file_is_held(slot_offset(slot), 1) == HELD_BY_NOBODY;
 }
 
 uint64_t
@@ -198,88 +181,67 @@ state_slot_bytes(const struct slot *slot, unsigned device)
 	return sum > 0 ? (uint64_t)sum : 0;
 }
 
-static void
-recompute(struct state_device *device)
-{
-	uint64_t sum = 0;
-	unsigned index = state_device_index(device);
-	for (uint32_t i = 0; i < mapped->header.slots_high && i < MAX_SLOTS; i++) {
-		if (mapped->slots[i].owner != 0) {
-			sum += state_slot_bytes(&mapped->slots[i], index);
-		}
-	}
-	device->used_bytes = sum;
-}
-
-bool
-state_lock(struct state_device *device)
-{
-	enum robust_result result = robust_lock(device->alloc_mutex);
-	if (result == ROBUST_RECOVERED) {
-		recompute(device);
-		__atomic_fetch_add(&mapped->header.recovered_locks, 1, __ATOMIC_RELAXED);
-	}
-	FAULT_POINT("locked");
-	return result != ROBUST_BROKEN;
-}
-
-void
-state_unlock(struct state_device *device)
-{
-	FAULT_POINT("unlock");
-	robust_unlock(device->alloc_mutex);
-	FAULT_POINT("unlocked");
-}
-
-static void
-release_slot(struct slot *slot)
-{
-	for (unsigned i = 0; i < MAX_DEVICES; i++) {
-		struct state_device *device = &mapped->devices[i];
-		if (device->in_use == 0 || !state_lock(device)) {
-			continue;
-		}
-		memset(&slot->devices[i], 0, sizeof slot->devices[i]);
-		FAULT_POINT("reap");
-		recompute(device);
-		state_unlock(device);
-	}
-	slot->host_pid = 0;
-	slot->unknown_frees = 0;
-	__atomic_store_n(&slot->owner, 0, __ATOMIC_RELEASE);
-}
-
+/* The slots keep their owners until all is counted: whoever is killed here leaves the work to the
+ * next. */
 static unsigned
 reap_locked(void)
 {
+	bool dead[MAX_SLOTS] = {false};
 	unsigned reaped = 0;
-	for (uint32_t i = 0; i < mapped->header.slots_high && i < MAX_SLOTS; i++) {
-		if (slot_is_dead(&mapped->slots[i])) {
-			release_slot(&mapped->slots[i]);
-			reaped++;
+	uint32_t count = state_slot_count();
+	for (uint32_t i = 0; i < count; i++) {
+		dead[i] = slot_is_dead(&state_file()->slots[i]);
+		reaped += dead[i];
+		if (dead[i]) {
+			books_empty(&state_file()->slots[i]);
 		}
 	}
-	mapped->header.reaped_slots += reaped;
+	if (reaped == 0) {
+		return 0;
+	}
+	books_recount_all();
+	for (uint32_t i = 0; i < count; i++) {
+		if (dead[i]) {
+			struct slot *slot = &state_file()->slots[i];
+			slot->host_pid = 0;
+			slot->unknown_frees = 0;
+			__atomic_store_n(&slot->owner, 0, __ATOMIC_RELEASE);
+		}
+	}
+	state_file()->header.reaped_slots += reaped;
 	return reaped;
 }
 
 unsigned
 state_reap(void)
 {
-	if (mapped == NULL || !registry_lock()) {
+	if (state_file() == NULL || !registry_lock()) {
 		return 0;
 	}
 	unsigned reaped = reap_locked();
-	robust_unlock(mapped->header.registry_mutex);
+	registry_unlock();
 	return reaped;
 }
 
+bool
+state_recount(struct state_device *device)
+{
+	if (device->doubtful == 0 || !registry_lock()) {
+		return false;
+	}
+	bool good = books_recount(state_device_index(device));
+	registry_unlock();
+	return good;
+}
+
+/* A slot whose byte is held belongs to a living process, whatever stands in it. */
 static struct slot *
 free_slot(void)
 {
 	for (uint32_t i = 0; i < MAX_SLOTS; i++) {
-		if (mapped->slots[i].owner == 0) {
-			return &mapped->slots[i];
+		struct slot *slot = &state_file()->slots[i];
+		if (slot->owner == 0 && state_file_hold(slot_offset(slot))) {
+			return slot;
 		}
 	}
 	return NULL;
@@ -292,52 +254,73 @@ claim_slot(void)
 	if (slot == NULL && reap_locked() > 0) {
 		slot = free_slot();
 	}
-	if (slot == NULL) {
-		mapped->header.refused_slots++;
+	if (slot == NULL || !state_file_reserve(slot_offset(slot), sizeof *slot)) {
+		state_file()->header.refused_slots++;
 		return NULL;
 	}
-	memset(slot->devices, 0, sizeof slot->devices);
-	byte_lock(file_fd, F_OFD_SETLK, F_WRLCK, slot_offset(slot), NULL);
-	slot->pid_namespace = own_namespace;
-	uint32_t number = (uint32_t)(slot - mapped->slots) + 1;
-	if (mapped->header.slots_high < number) {
-		mapped->header.slots_high = number;
+	uint32_t number = slot_number(slot);
+	if (state_file()->header.slots_high < number) {
+		state_file()->header.slots_high = number;
 	}
 	FAULT_POINT("claim");
-	__atomic_store_n(&slot->owner, process_self(), __ATOMIC_RELEASE);
 	return slot;
+}
+
+/* Is our slot still ours? Another process took it if it is in order with another owner: it could
+ * only do so where the kernel gives no locks. */
+static bool
+was_taken(const struct slot *slot)
+{
+	return slot->owner != 0 && slot->owner != process_self() && books_slot_is_intact(slot);
+}
+
+static struct slot *
+find_slot(void)
+{
+	lock_acquire(&slot_lock);
+	struct slot *slot = own_slot;
+	if ((slot == NULL || slot->owner != process_self()) && registry_lock()) {
+		slot = slot == NULL || was_taken(slot) ? claim_slot() : slot;
+		if (slot != NULL) {
+			slot->pid_namespace = process_own_namespace();
+			__atomic_store_n(&own_slot, slot, __ATOMIC_RELEASE);
+			books_restore(slot);
+		}
+		registry_unlock();
+		if (slot == NULL) {
+			log_line(LOG_ERROR,
+				 "%d processes of this container already use the GPU, or its disk "
+				 "is full: every allocation is denied",
+				 MAX_SLOTS);
+		}
+	}
+	lock_release(&slot_lock);
+	return slot;
+}
+
+struct slot *
+state_own_slot(void)
+{
+	return __atomic_load_n(&own_slot, __ATOMIC_ACQUIRE);
 }
 
 struct slot *
 state_slot(void)
 {
-	struct slot *slot = __atomic_load_n(&own_slot, __ATOMIC_ACQUIRE);
-	if (slot != NULL || mapped == NULL) {
+	struct slot *slot = state_own_slot();
+	if (state_file() == NULL || (slot != NULL && slot->owner == process_self())) {
 		return slot;
 	}
-	lock_acquire(&slot_lock);
-	if (own_slot == NULL && registry_lock()) {
-		__atomic_store_n(&own_slot, claim_slot(), __ATOMIC_RELEASE);
-		robust_unlock(mapped->header.registry_mutex);
-		if (own_slot == NULL) {
-			log_line(LOG_ERROR,
-				 "%d processes of this container already use the GPU: every "
-				 "allocation is denied",
-				 MAX_SLOTS);
-		}
-	}
-	slot = own_slot;
-	lock_release(&slot_lock);
-	return slot;
+	return find_slot();
 }
 
 bool
 state_owns_pid(uint32_t pid)
 {
-	for (uint32_t i = 0; i < mapped->header.slots_high && i < MAX_SLOTS; i++) {
-		uint64_t owner = __atomic_load_n(&mapped->slots[i].owner, __ATOMIC_ACQUIRE);
+	for (uint32_t i = 0; i < state_slot_count(); i++) {
+		uint64_t owner = __atomic_load_n(&state_file()->slots[i].owner, __ATOMIC_ACQUIRE);
 		if (owner != 0 &&
-		    (process_owner_pid(owner) == pid || mapped->slots[i].host_pid == pid)) {
+		    (process_owner_pid(owner) == pid || state_file()->slots[i].host_pid == pid)) {
 			return true;
 		}
 	}
@@ -347,30 +330,80 @@ state_owns_pid(uint32_t pid)
 unsigned
 state_device_index(const struct state_device *device)
 {
-	return (unsigned)(device - mapped->devices);
+	return (unsigned)(device - state_file()->devices);
+}
+
+uint64_t
+state_identity(const uint8_t uuid[16])
+{
+	uint64_t halves[2];
+	memcpy(halves, uuid, sizeof halves);
+	return books_check(halves[0], halves[1]);
+}
+
+static bool
+is_free(unsigned row)
+{
+	return state_file()->devices[row].in_use == 0 &&
+	       state_file()->header.row_identity[row] == 0;
+}
+
+/* The row bears the device's name in one of the two places. */
+static bool
+is_row_of(unsigned row, const uint8_t uuid[16])
+{
+	return state_file()->header.row_identity[row] == state_identity(uuid) ||
+	       (state_file()->devices[row].in_use == 1 &&
+		memcmp(state_file()->devices[row].uuid, uuid, 16) == 0);
+}
+
+/* Bears no name that its second place confirms. */
+static bool
+is_nameless(unsigned row)
+{
+	return state_file()->header.row_identity[row] !=
+	       state_identity(state_file()->devices[row].uuid);
+}
+
+static struct state_device *
+find_row(const uint8_t uuid[16])
+{
+	for (unsigned row = 0; row < MAX_DEVICES; row++) {
+		if (is_row_of(row, uuid)) {
+			return &state_file()->devices[row];
+		}
+	}
+	for (unsigned row = 0; row < MAX_DEVICES; row++) {
+		if (is_free(row) || is_nameless(row)) {
+			return &state_file()->devices[row];
+		}
+	}
+	return NULL;
 }
 
 struct state_device *
 state_device(const uint8_t uuid[16])
 {
-	struct state_device *found = NULL;
-	if (mapped == NULL || !registry_lock()) {
+	if (state_file() == NULL || !registry_lock()) {
 		return NULL;
 	}
-	for (unsigned i = 0; i < MAX_DEVICES && found == NULL; i++) {
-		struct state_device *device = &mapped->devices[i];
-		if (device->in_use == 0) {
-			memcpy(device->uuid, uuid, 16);
-			FAULT_POINT("row");
-			device->in_use = 1;
-			mapped->header.device_count = i + 1;
+	struct state_device *device = find_row(uuid);
+	if (device != NULL) {
+		unsigned row = state_device_index(device);
+		if (is_free(row) && registry_was_sealed && device->used_bytes == 0) {
+			books_open_row(device);
 		}
-		if (memcmp(device->uuid, uuid, 16) == 0) {
-			found = device;
-		}
+		books_name(row, uuid);
+		memcpy(device->uuid, uuid, 16);
+		FAULT_POINT("row");
+		device->in_use = 1;
+		state_file()->header.row_identity[row] = state_identity(uuid);
+		state_file()->header.device_count = row + 1 > state_file()->header.device_count
+							? row + 1
+							: state_file()->header.device_count;
 	}
-	robust_unlock(mapped->header.registry_mutex);
-	return found;
+	registry_unlock();
+	return device;
 }
 
 void
@@ -378,12 +411,5 @@ state_postfork_child(void)
 {
 	slot_lock = (struct lock){0};
 	own_slot = NULL;
-	if (mapped == NULL) {
-		return;
-	}
-	if (file_fd >= 0 && inode_of(file_fd) == file_inode) {
-		close(file_fd);
-	}
-	file_fd = open_file(file_path);
-	own_namespace = process_namespace();
+	state_file_postfork_child();
 }

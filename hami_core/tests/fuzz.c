@@ -54,7 +54,8 @@ fuzz_spans(const uint8_t *data, size_t size)
 {
 	static struct state_device row;
 	memcpy(&row, data, size < sizeof row ? size : sizeof row);
-	spans_insert(&row, (int64_t)row.tokens_ns, (int64_t)row.refilled_at_ns);
+	spans_insert(&row, (int64_t)row.tokens_ns, (int64_t)row.refilled_at_ns,
+		     (int64_t)row.busy_ns);
 }
 
 int

@@ -13,6 +13,7 @@
 #include "predictor.h"
 #include "process.h"
 #include "quantity.h"
+#include "robust.h"
 #include "share.h"
 #include "spans.h"
 
@@ -135,16 +136,73 @@ test_spans(void)
 			fresh += !covered[at];
 			covered[at] = true;
 		}
-		int64_t got = spans_insert(&row, start, end);
+		int64_t got = spans_insert(&row, start, end, INT64_MAX);
 		expect(got == fresh, "newly covered time", got);
 	}
 	row.span_count = UINT64_MAX;
-	expect(spans_insert(&row, 5, 5) == 0, "an empty interval", 0);
+	expect(spans_insert(&row, 5, 5, INT64_MAX) == 0, "an empty interval", 0);
 	for (int i = 0; i < 200; i++) {
-		spans_insert(&row, 10000 + i * 10, 10005 + i * 10);
+		spans_insert(&row, 10000 + i * 10, 10005 + i * 10, INT64_MAX);
 	}
 	expect(row.span_count == MAX_INTERVALS, "the oldest intervals go",
 	       (long long)row.span_count);
+}
+
+/* What stands in shared memory may be anything. */
+static void
+test_spans_overwritten(void)
+{
+	static struct state_device row;
+	const struct span bad[] = {{0, UINT64_MAX}, {90, 80}, {50, 50}, {1000, 3000}};
+	for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+		row.span_count = 1;
+		row.spans[0] = bad[i];
+		int64_t got = spans_insert(&row, 1000, 1500, 2000);
+		expect(got == 500, "a span that cannot be hides nothing", got);
+	}
+	row.span_count = 2;
+	row.spans[0] = (struct span){100, 300};
+	row.spans[1] = (struct span){200, 400};
+	expect(spans_insert(&row, 150, 250, 2000) == 100, "spans out of order hide nothing", 0);
+}
+
+static void
+test_bucket_overwritten(void)
+{
+	static struct state_device row;
+	const int64_t now = 5000000000, tenth = 6554;
+	row.refilled_at_ns = UINT64_MAX / 3;
+	bucket_refill(&row, now, tenth, 10000000);
+	row.tokens_ns = -1000;
+	bucket_refill(&row, now + 20000, tenth, 10000000);
+	expect(row.tokens_ns >= 0, "a refill in the future is forgotten", row.tokens_ns);
+	row.tokens_ns = INT64_MIN;
+	int64_t tokens = bucket_refill(&row, now + 30000, tenth, 10000000);
+	int64_t wait = bucket_wait_ns(tokens, tenth);
+	expect(wait > 0 && wait < 121000000000, "no debt lasts for ever", wait);
+	row.tokens_ns = INT64_MAX;
+	tokens = bucket_refill(&row, now + 40000, tenth, 10000000);
+	expect(tokens == 10000000 && row.tokens_ns == tokens, "no hoard beyond the burst", tokens);
+}
+
+static void
+test_lock_overwritten(void)
+{
+	static uint64_t words[8];
+	expect(robust_lock(words) == ROBUST_OK && robust_unlock(words), "take and give", 0);
+	const uint64_t junk[] = {1, 0x123456789ABCDEF0, UINT64_MAX, 1ULL << 63 | 77,
+				 0xFFFFFFFF00000000};
+	for (unsigned i = 0; i < sizeof junk / sizeof junk[0]; i++) {
+		words[0] = junk[i];
+		enum robust_result got = robust_lock(words);
+		expect(got == ROBUST_RECOVERED, "a holder that never was", got);
+		expect(robust_unlock(words) && words[0] == 0, "it is a lock again", 0);
+	}
+	words[0] = process_self(); /* nobody in this process will unlock it */
+	words[2] = 0;
+	expect(robust_lock(words) == ROBUST_RECOVERED, "a holder that gets nowhere", 0);
+	words[0] = 99;
+	expect(!robust_unlock(words), "a lock that was lost is noticed", 0);
 }
 
 static void
@@ -248,6 +306,9 @@ main(int count, char **words)
 	test_owners();
 	test_spans();
 	test_bucket();
+	test_spans_overwritten();
+	test_bucket_overwritten();
+	test_lock_overwritten();
 	test_forecasts();
 	test_shares();
 	test_process_lines();

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.devices import limits_layout as layout
 from gpuslice.devices.limits import MIB, DeviceLimit
 from tests.native.shim_rig import CONTEXT_MIB, OUT_OF_MEMORY, Client, Container, Node
 
@@ -109,7 +110,16 @@ def test_a_directory_without_limits_closes_the_quota(node: Node) -> None:
 
 def test_a_state_file_of_another_version_is_left_alone_and_closes_the_quota(node: Node) -> None:
     box = Container(node, "box", [DeviceLimit(node.uuids()[0], 1024)])
-    (box.directory / "state").write_bytes(b"GSTATES2" + bytes(100))
+    other = layout.STATE_MAGIC.to_bytes(8, "little") + (layout.STATE_VERSION + 1).to_bytes(4, "little")
+    (box.directory / "state").write_bytes(other)
     with box.start() as client:
         assert client.code("device 0") == OUT_OF_MEMORY
-    assert (box.directory / "state").read_bytes()[:8] == b"GSTATES2"
+        assert "another version" in client.close()
+    assert (box.directory / "state").read_bytes()[:12] == other
+
+
+def test_a_foreign_file_that_the_environment_names_is_left_alone(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(b"somebody's notes")
+    with start(node, tmp_path, CUDA_DEVICE_MEMORY_LIMIT="4G") as client:
+        assert client.code("device 0") == OUT_OF_MEMORY
+    assert (tmp_path / "state").read_bytes().rstrip(b"\0") == b"somebody's notes"
