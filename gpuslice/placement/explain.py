@@ -20,7 +20,7 @@ from gpuslice.placement.policies.policy import Policy
 from gpuslice.placement.policies.registry import PolicyDefaults, resolve
 from gpuslice.placement.rejection import TEXTS, Obstacle
 from gpuslice.placement.shape import PodShape, shape_of
-from gpuslice.placement.view import NodeView, view_of
+from gpuslice.placement.view import NodeView, own_view
 
 KEPT: Final = 256
 CLOSEST: Final = 3
@@ -141,7 +141,7 @@ def see_cards(
     """Take down the cards of a node before anything is placed."""
     row = ledger.fleet.row_of.get(node)
     shape = shape_of(request, asker.cpu_milli)
-    view = None if row is None else view_of(ledger.fleet, row, shape, kept_for(ledger, asker.uid, node))
+    view = None if row is None else own_view(ledger.fleet, row, shape, kept_for(ledger, asker.uid, node))
     return CardsSeen(view, shape, resolve(request, defaults, ledger.outlook))
 
 

@@ -107,6 +107,15 @@ def planning_view(fleet: Fleet, row: int, shape: PodShape) -> NodeView:
     return view
 
 
+def own_view(fleet: Fleet, row: int, shape: PodShape, changes: Sequence[Change] = ()) -> NodeView:
+    """Return a node's state with an empty plan, to keep."""
+    if changes or shape.steps > 1:
+        return view_of(fleet, row, shape, changes)
+    view = planning_view(fleet, row, shape)
+    del fleet.views[row]
+    return view
+
+
 def clear(view: NodeView) -> None:
     """Take everything off the plan of a pod without init containers."""
     for columns in view.chosen:

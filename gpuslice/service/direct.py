@@ -6,15 +6,17 @@ callbacks: one call of a function, one write. The application may have the same 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+_MOST_WAITING: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +32,16 @@ Handler = Callable[[bytes], Reply | Awaitable[Reply]]
 """Answers a body of at most :data:`MAX_BODY_BYTES`, now or later. It must not raise."""
 
 
-def too_large() -> Reply:
+def too_large(_body: bytes = b"") -> Reply:
     """Answer a body that is larger than we read."""
     return Reply(413, b'{"Error":"the body is larger than the %d bytes that are read"}' % MAX_BODY_BYTES)
+
+
+class _Asked(NamedTuple):
+    handler: Handler
+    body: bytes
+    last: bool
+    """The connection ends with the answer."""
 
 
 class DirectProtocol(HttpToolsProtocol):
@@ -46,10 +55,12 @@ class DirectProtocol(HttpToolsProtocol):
         self._chunks: list[bytes] = []
         self._size = 0
         self._answering: asyncio.Task[None] | None = None
-        self._last = False
-        """The connection ends with the answer under way."""
+        self._waiting: deque[_Asked] = deque()
+        """What was asked while an answer was being worked out."""
+        self._stopping = False
+        """The answer under way is the last one."""
         self._deaf = False
-        """What still comes is not answered: the client sent more before it had read that the connection ends."""
+        """What still comes is not answered; the client sends it again (RFC 9112, 9.3.2)."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve a connection."""
@@ -61,19 +72,24 @@ class DirectProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Choose the way."""
+        if self._deaf:
+            return
         handler = self._direct.get(self.url) if self.parser.get_method() == b"POST" else None
-        under_way = self.cycle is not None and not self.cycle.response_complete
-        if self._answering is not None or self._deaf or (under_way and handler is not None):
-            # Pipelined behind a request that is being answered: the client sends it again (RFC 9112, 9.3.2).
-            self._last = self._deaf = True
-            if under_way:
-                self.cycle.keep_alive = False
-        elif handler is None:
+        if handler is None and self._answering is None:
             super().on_headers_complete()
+        elif handler is None or (self.cycle is not None and not self.cycle.response_complete):
+            # One way behind the other in one go: they could not be kept in order.
+            self._end_with_answer_under_way()
         else:
             self._handler = handler
-            self._last = not self.parser.should_keep_alive()
             self._expect_body()
+
+    def _end_with_answer_under_way(self) -> None:
+        self._deaf = True
+        if self._answering is not None:
+            self._stopping = True
+        else:
+            self.cycle.keep_alive = False
 
     def _expect_body(self) -> None:
         declared = next((value for name, value in self.headers if name == b"content-length"), b"0")
@@ -83,8 +99,8 @@ class DirectProtocol(HttpToolsProtocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _refuse_body(self) -> None:
-        self._handler, self._last, self._deaf = None, True, True
-        self._answer(too_large())
+        self._handler, self._deaf = None, True
+        self._take(_Asked(too_large, b"", last=True))
 
     def on_body(self, body: bytes) -> None:
         """Gather the body."""
@@ -106,40 +122,48 @@ class DirectProtocol(HttpToolsProtocol):
                 super().on_message_complete()
             return
         chunks, self._chunks, self._size = self._chunks, [], 0
-        found = handler(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-        if isinstance(found, Reply):
-            self._answer(found)
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._take(_Asked(handler, body, last=not self.parser.should_keep_alive()))
+
+    def _take(self, asked: _Asked) -> None:
+        if self._answering is not None:
+            self._waiting.append(asked)
+            if len(self._waiting) > _MOST_WAITING:
+                self.flow.pause_reading()
             return
-        # The next request waits in the socket until this one is answered.
-        self.transport.pause_reading()
-        self._answering = self.loop.create_task(self._answer_later(found))
+        found = asked.handler(asked.body)
+        if isinstance(found, Reply):
+            self._answer(found, last=asked.last)
+            return
+        self._answering = self.loop.create_task(self._answer_later(found, asked))
         self.tasks.add(self._answering)
         self._answering.add_done_callback(self.tasks.discard)
 
-    async def _answer_later(self, found: Awaitable[Reply]) -> None:
+    async def _answer_later(self, found: Awaitable[Reply], asked: _Asked) -> None:
         try:
-            self._answer(await found)
+            self._answer(await found, last=asked.last)
         finally:
             self._answering = None
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
+        while self._waiting and self._answering is None and not self.transport.is_closing():
+            self._take(self._waiting.popleft())
 
-    def _answer(self, reply: Reply) -> None:
+    def _answer(self, reply: Reply, *, last: bool) -> None:
         if self.transport.is_closing():
             return
+        last = last or (self._stopping and not self._waiting)
         parts = [STATUS_LINE[reply.status], b"content-type: application/json\r\n"]
         parts += [b"%b: %b\r\n" % header for header in reply.headers]
-        if self._last:
+        if last:
             parts.append(b"connection: close\r\n")
         parts += (b"content-length: %d\r\n\r\n" % len(reply.body), reply.body)
         self.transport.write(b"".join(parts))
-        if self._last:
+        if last:
             self.transport.close()
         self.on_response_complete()
 
     def shutdown(self) -> None:
-        """Let the answer under way be the last."""
+        """Let what was asked be answered, and no more."""
         if self._answering is None and self._handler is None:
             super().shutdown()
         else:
-            self._last = True
+            self._stopping = True

@@ -270,9 +270,29 @@ CONVERSATIONS = {
     "an_empty_body": ([request(b"/now", b"", LAST)], [b"[]"]),
     "two_on_one_connection": ([request(b"/now", b"1"), request(b"/now", b"2", LAST)], [b"[1]", b"[2]"]),
     "every_byte_apart": ([bytes((byte,)) for byte in request(b"/now", b"1", LAST)], [b"[1]"]),
-    "pipelined_behind_a_later_answer_the_connection_ends_after_it": (
+    "sent_while_an_answer_is_worked_out": (
+        [
+            request(b"/later", b"1"),
+            request(b"/later", b"2"),
+            request(b"/now", b"3" * 99_999),
+            request(b"/now", b"4", LAST),
+        ],
+        [b"[1]", b"[2]", b"[333", b"333]", b"[4]"],
+    ),
+    "pipelined_behind_a_later_answer": (
+        [
+            b"".join(request(b"/later", b"%d" % n) + request(b"/now", b"%d" % n) for n in range(20))
+            + request(b"/now", b"x", LAST)
+        ],
+        [b"[%d]" % (n // 2) for n in range(40)] + [b"[x]"],
+    ),
+    "the_application_pipelined_behind_a_later_answer_the_connection_ends_before_it": (
         [request(b"/later", b"1") + request(b"/now", b"2") + request(b"/other", b"3")],
-        [b"[1]"],
+        [b"[1]", b"connection: close", b"[2]"],
+    ),
+    "much_too_large_behind_a_later_answer": (
+        [request(b"/later", b"1") + b"POST /now HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n1"],
+        [b"[1]", b" 413 "],
     ),
     "pipelined_behind_the_application_the_connection_ends_after_it": (
         [request(b"/other", b"1") + request(b"/now", b"2")],
