@@ -349,6 +349,12 @@ class DeviceManager:
             raise StartRefused(f"{_PRE_START_FAILED}{words}") from error
         except AdmissionFailed as error:
             raise StartRefused(f"{_PRE_START_FAILED}{error}") from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Not this task was cancelled, but the call: with the connection of a kubelet that has ended.
+            raise StartRefused(f"{_PRE_START_FAILED}the connection to the plugin was closed") from None
         self.timing.pre_start.append(time.perf_counter() - started)
 
     async def close(self) -> None:

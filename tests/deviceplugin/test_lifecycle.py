@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -47,6 +48,28 @@ async def test_a_kubelet_restart_is_followed_by_one_registration_and_running_pod
     assert rig.plugin.registrar.registrations == 4
     assert rig.api.phase(uid) == "Running"
     assert rig.kubelet.container(uid, "c").exit_code is None
+
+
+async def test_a_start_that_is_cut_off_by_a_kubelet_restart_is_tried_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The pod is admitted anew; before the plugin is back that would fail it.
+    rig.kubelet.behaviour = replace(rig.kubelet.behaviour, pace=replace(FAST, first_admission=1.0))
+    backend, asked, answer = rig.plugin.backend, asyncio.Event(), asyncio.Event()
+    at_once = backend.pre_start
+
+    async def when_told(ids: Sequence[str]) -> None:
+        asked.set()
+        await answer.wait()
+        await at_once(ids)
+
+    monkeypatch.setattr(backend, "pre_start", when_told)
+    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),))))
+    await asked.wait()
+    await rig.kubelet.restart()
+    answer.set()
+    await rig.running(uid)
+    assert rig.cards(uid, "c") == [gpu(1)]
 
 
 async def test_a_new_pod_after_a_kubelet_restart_gets_its_slice(rig: Rig) -> None:
