@@ -1,211 +1,154 @@
-/* Launch hooks: one load and one compare when no core limit is set, then a tail call into the
- * driver. Otherwise wait for the container's share, launch, and let the limiter measure.
+/* Launch hooks: a few loads and one compare when no core limit is set, then a jump into the driver.
+ * Otherwise wait for the container's share, launch, and let the limiter measure.
  */
 #include "compute.h"
 #include "driver.h"
 #include "hooks.h"
 
-static __attribute__((noinline)) cu_result
-limited_cuLaunchKernel(cu_function function, unsigned int grid_x, unsigned int grid_y,
-		       unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-		       unsigned int block_z, unsigned int shared_bytes, cu_stream stream,
-		       void **params, void **extra)
+/* The long lists of the launch calls, once. */
+#define GRID_PARAMETERS                                                                            \
+	cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,       \
+	    unsigned int block_x, unsigned int block_y, unsigned int block_z,                      \
+	    unsigned int shared_bytes, cu_stream stream, void **params
+#define GRID_ARGUMENTS                                                                             \
+	function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params
+#define EX_PARAMETERS                                                                              \
+	const struct cu_launch_config *config, cu_function function, void **params, void **extra
+#define EX_ARGUMENTS config, function, params, extra
+
+#define GRID_LAUNCH                                                                                \
+	{.function = function,                                                                     \
+	 .blocks = grid_blocks(grid_x, grid_y, grid_z),                                            \
+	 .threads = block_x * block_y * block_z,                                                   \
+	 .stream = stream,                                                                         \
+	 .per_thread = per_thread}
+
+typedef cu_result kernel_launcher(GRID_PARAMETERS, void **extra);
+typedef cu_result cooperative_launcher(GRID_PARAMETERS);
+typedef cu_result ex_launcher(EX_PARAMETERS);
+
+/* A way that a hook takes when there is a limit; named in it, so it must keep its name. */
+#define LIMITED static __attribute__((noinline, used))
+
+static cu_result
+limited_kernel(kernel_launcher *real, bool per_thread, GRID_PARAMETERS, void **extra)
 {
-	if (driver()->cuLaunchKernel == NULL) {
+	if (real == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	struct launch launch = {function,
-				grid_blocks(grid_x, grid_y, grid_z),
-				block_x * block_y * block_z,
-				stream,
-				false,
-				NULL,
-				0};
+	struct launch launch = GRID_LAUNCH;
 	compute_begin(&launch);
-	cu_result result =
-	    driver()->cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-				     shared_bytes, stream, params, extra);
+	cu_result result = real(GRID_ARGUMENTS, extra);
 	compute_end(&launch, result);
 	return result;
 }
 
-EXPORTED cu_result
-cuLaunchKernel(cu_function function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
-	       unsigned int block_x, unsigned int block_y, unsigned int block_z,
-	       unsigned int shared_bytes, cu_stream stream, void **params, void **extra)
+static cu_result
+limited_cooperative(cooperative_launcher *real, bool per_thread, GRID_PARAMETERS)
 {
-	if (compute_is_open()) {
-		return driver_loaded.cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x,
-						    block_y, block_z, shared_bytes, stream, params,
-						    extra);
-	}
-	return limited_cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-				      shared_bytes, stream, params, extra);
-}
-
-static __attribute__((noinline)) cu_result
-limited_cuLaunchCooperativeKernel(cu_function function, unsigned int grid_x, unsigned int grid_y,
-				  unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-				  unsigned int block_z, unsigned int shared_bytes, cu_stream stream,
-				  void **params)
-{
-	if (driver()->cuLaunchCooperativeKernel == NULL) {
+	if (real == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
-	struct launch launch = {function,
-				grid_blocks(grid_x, grid_y, grid_z),
-				block_x * block_y * block_z,
-				stream,
-				false,
-				NULL,
-				0};
+	struct launch launch = GRID_LAUNCH;
 	compute_begin(&launch);
-	cu_result result =
-	    driver()->cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z, block_x, block_y,
-						block_z, shared_bytes, stream, params);
+	cu_result result = real(GRID_ARGUMENTS);
 	compute_end(&launch, result);
 	return result;
 }
 
-EXPORTED cu_result
-cuLaunchCooperativeKernel(cu_function function, unsigned int grid_x, unsigned int grid_y,
-			  unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-			  unsigned int block_z, unsigned int shared_bytes, cu_stream stream,
-			  void **params)
+static cu_result
+limited_ex(ex_launcher *real, bool per_thread, EX_PARAMETERS)
 {
-	if (compute_is_open()) {
-		return driver_loaded.cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z,
-							       block_x, block_y, block_z,
-							       shared_bytes, stream, params);
-	}
-	return limited_cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z, block_x, block_y,
-						 block_z, shared_bytes, stream, params);
-}
-
-static __attribute__((noinline)) cu_result
-limited_cuLaunchKernel_ptsz(cu_function function, unsigned int grid_x, unsigned int grid_y,
-			    unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-			    unsigned int block_z, unsigned int shared_bytes, cu_stream stream,
-			    void **params, void **extra)
-{
-	if (driver()->cuLaunchKernel_ptsz == NULL) {
-		return CU_NOT_SUPPORTED;
-	}
-	struct launch launch = {function,
-				grid_blocks(grid_x, grid_y, grid_z),
-				block_x * block_y * block_z,
-				stream,
-				true,
-				NULL,
-				0};
-	compute_begin(&launch);
-	cu_result result =
-	    driver()->cuLaunchKernel_ptsz(function, grid_x, grid_y, grid_z, block_x, block_y,
-					  block_z, shared_bytes, stream, params, extra);
-	compute_end(&launch, result);
-	return result;
-}
-
-EXPORTED cu_result
-cuLaunchKernel_ptsz(cu_function function, unsigned int grid_x, unsigned int grid_y,
-		    unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-		    unsigned int block_z, unsigned int shared_bytes, cu_stream stream,
-		    void **params, void **extra)
-{
-	if (compute_is_open()) {
-		return driver_loaded.cuLaunchKernel_ptsz(function, grid_x, grid_y, grid_z, block_x,
-							 block_y, block_z, shared_bytes, stream,
-							 params, extra);
-	}
-	return limited_cuLaunchKernel_ptsz(function, grid_x, grid_y, grid_z, block_x, block_y,
-					   block_z, shared_bytes, stream, params, extra);
-}
-
-static __attribute__((noinline)) cu_result
-limited_cuLaunchCooperativeKernel_ptsz(cu_function function, unsigned int grid_x,
-				       unsigned int grid_y, unsigned int grid_z,
-				       unsigned int block_x, unsigned int block_y,
-				       unsigned int block_z, unsigned int shared_bytes,
-				       cu_stream stream, void **params)
-{
-	if (driver()->cuLaunchCooperativeKernel_ptsz == NULL) {
-		return CU_NOT_SUPPORTED;
-	}
-	struct launch launch = {function,
-				grid_blocks(grid_x, grid_y, grid_z),
-				block_x * block_y * block_z,
-				stream,
-				true,
-				NULL,
-				0};
-	compute_begin(&launch);
-	cu_result result = driver()->cuLaunchCooperativeKernel_ptsz(
-	    function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,
-	    params);
-	compute_end(&launch, result);
-	return result;
-}
-
-EXPORTED cu_result
-cuLaunchCooperativeKernel_ptsz(cu_function function, unsigned int grid_x, unsigned int grid_y,
-			       unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-			       unsigned int block_z, unsigned int shared_bytes, cu_stream stream,
-			       void **params)
-{
-	if (compute_is_open()) {
-		return driver_loaded.cuLaunchCooperativeKernel_ptsz(
-		    function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-		    stream, params);
-	}
-	return limited_cuLaunchCooperativeKernel_ptsz(function, grid_x, grid_y, grid_z, block_x,
-						      block_y, block_z, shared_bytes, stream,
-						      params);
-}
-
-static __attribute__((noinline)) cu_result
-limited_launch_ex(const struct cu_launch_config *config, cu_function function, void **params,
-		  void **extra, bool per_thread)
-{
-	cu_result (*real)(const struct cu_launch_config *, cu_function, void **, void **) =
-	    per_thread ? driver()->cuLaunchKernelEx_ptsz : driver()->cuLaunchKernelEx;
 	if (real == NULL) {
 		return CU_NOT_SUPPORTED;
 	}
 	if (config == NULL) {
-		return real(config, function, params, extra);
+		return real(EX_ARGUMENTS);
 	}
-	struct launch launch = {function,
-				grid_blocks(config->grid_x, config->grid_y, config->grid_z),
-				config->block_x * config->block_y * config->block_z,
-				config->stream,
-				per_thread,
-				NULL,
-				0};
+	struct launch launch = {
+	    .function = function,
+	    .blocks = grid_blocks(config->grid_x, config->grid_y, config->grid_z),
+	    .threads = config->block_x * config->block_y * config->block_z,
+	    .stream = config->stream,
+	    .per_thread = per_thread,
+	};
 	compute_begin(&launch);
-	cu_result result = real(config, function, params, extra);
+	cu_result result = real(EX_ARGUMENTS);
 	compute_end(&launch, result);
 	return result;
 }
 
-EXPORTED cu_result
-cuLaunchKernelEx(const struct cu_launch_config *config, cu_function function, void **params,
-		 void **extra)
+LIMITED cu_result
+limited_kernel_legacy(GRID_PARAMETERS, void **extra)
 {
-	if (compute_is_open()) {
-		return driver_loaded.cuLaunchKernelEx(config, function, params, extra);
-	}
-	return limited_launch_ex(config, function, params, extra, false);
+	return limited_kernel(driver()->cuLaunchKernel, false, GRID_ARGUMENTS, extra);
 }
 
-EXPORTED cu_result
-cuLaunchKernelEx_ptsz(const struct cu_launch_config *config, cu_function function, void **params,
-		      void **extra)
+LIMITED cu_result
+limited_kernel_per_thread(GRID_PARAMETERS, void **extra)
 {
-	if (compute_is_open()) {
-		return driver_loaded.cuLaunchKernelEx_ptsz(config, function, params, extra);
-	}
-	return limited_launch_ex(config, function, params, extra, true);
+	return limited_kernel(driver()->cuLaunchKernel_ptsz, true, GRID_ARGUMENTS, extra);
 }
+
+LIMITED cu_result
+limited_cooperative_legacy(GRID_PARAMETERS)
+{
+	return limited_cooperative(driver()->cuLaunchCooperativeKernel, false, GRID_ARGUMENTS);
+}
+
+LIMITED cu_result
+limited_cooperative_per_thread(GRID_PARAMETERS)
+{
+	return limited_cooperative(driver()->cuLaunchCooperativeKernel_ptsz, true, GRID_ARGUMENTS);
+}
+
+LIMITED cu_result
+limited_ex_legacy(EX_PARAMETERS)
+{
+	return limited_ex(driver()->cuLaunchKernelEx, false, EX_ARGUMENTS);
+}
+
+LIMITED cu_result
+limited_ex_per_thread(EX_PARAMETERS)
+{
+	return limited_ex(driver()->cuLaunchKernelEx_ptsz, true, EX_ARGUMENTS);
+}
+
+/* The hooks themselves. Open: jump into the driver, every argument where the caller put it. */
+#if defined(__x86_64__)
+/* Compilers carry the arguments on the stack through registers before they jump, which costs more
+ * than all the rest. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#define HOOK(name, parameters, arguments, limited)                                                 \
+	EXPORTED __attribute__((naked)) cu_result name(parameters)                                 \
+	{                                                                                          \
+		__asm__(                                                                           \
+		    "movq limits_sequence_word(%%rip), %%rax\n\t"                                  \
+		    "movl (%%rax), %%eax\n\t"                                                      \
+		    "cmpl compute_open_at(%%rip), %%eax\n\t"                                       \
+		    "jne " #limited "\n\t"                                                         \
+		    "jmp *driver_loaded+%c0(%%rip)" ::"i"(offsetof(struct driver_table, name)));   \
+	}
+#else
+#define HOOK(name, parameters, arguments, limited)                                                 \
+	EXPORTED cu_result name(parameters)                                                        \
+	{                                                                                          \
+		return (compute_is_open() ? driver_loaded.name : limited)(arguments);              \
+	}
+#endif
+
+#define LIST(...) __VA_ARGS__
+
+HOOK(cuLaunchKernel, LIST(GRID_PARAMETERS, void **extra), LIST(GRID_ARGUMENTS, extra),
+     limited_kernel_legacy)
+HOOK(cuLaunchKernel_ptsz, LIST(GRID_PARAMETERS, void **extra), LIST(GRID_ARGUMENTS, extra),
+     limited_kernel_per_thread)
+HOOK(cuLaunchCooperativeKernel, LIST(GRID_PARAMETERS), LIST(GRID_ARGUMENTS),
+     limited_cooperative_legacy)
+HOOK(cuLaunchCooperativeKernel_ptsz, LIST(GRID_PARAMETERS), LIST(GRID_ARGUMENTS),
+     limited_cooperative_per_thread)
+HOOK(cuLaunchKernelEx, LIST(EX_PARAMETERS), LIST(EX_ARGUMENTS), limited_ex_legacy)
+HOOK(cuLaunchKernelEx_ptsz, LIST(EX_PARAMETERS), LIST(EX_ARGUMENTS), limited_ex_per_thread)
 
 static cu_result
 launch_graph(cu_graph_exec exec, cu_stream stream, bool per_thread)

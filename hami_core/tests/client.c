@@ -12,7 +12,9 @@
  * bytes nvml N                        total used free of NVML processes N                   NVML
  * compute processes: count and pid:bytes… kernel NAME                   load it mix NAME…  load
  * them; run launches them in turn launch COUNT [sync]
- * blocks 1: nanoseconds taken, and computed biglaunch COUNT               the same with 65536 x
+ * blocks 1: nanoseconds taken, and computed
+ * compare ROUNDS COUNT          batches of COUNT launches past the library and through it in turn
+ * biglaunch COUNT               the same with 65536 x
  * 65536 blocks run MILLISECONDS [sync]       launch until the time is over: launches, nanoseconds,
  * begin graph COUNT capture COUNT launches, then launch the graph once wait cuCtxSynchronize cycle
  * COUNT BYTES LIVE        alloc + free pairs with LIVE blocks held: nanoseconds computed a pair
@@ -31,12 +33,11 @@
 #include "cuda_abi.h"
 #include "nvml_abi.h"
 #include "client_blocks.h"
+#include "client_launch.h"
 #include "client_race.h"
 
-cu_result cuModuleGetFunction(cu_function *function, cu_module module, const char *name);
 cu_result cuCtxSynchronize(void);
 cu_result cuCtxSetCurrent(cu_context context);
-cu_result cuGraphDestroy(cu_graph graph);
 cu_result cuStreamSynchronize(cu_stream stream);
 nvml_result nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvml_device *device);
 
@@ -49,27 +50,6 @@ void gpuslice_fake_clock_leave(void) __attribute__((weak));
 static struct held held[MAX_HELD];
 static size_t held_count;
 static cu_device current;
-static cu_function function;
-static cu_function mixed[8]; /* launched in turn by run */
-static unsigned mixed_count;
-static cu_stream capture_stream;
-
-static long long
-now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
-/* What this thread computed: other programs on the machine do not count. */
-static long long
-cpu_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
 
 static void
 do_alloc(const char *rest)
@@ -99,75 +79,20 @@ do_fill(unsigned long long bytes)
 }
 
 static void
-do_run(double milliseconds, bool sync)
-{
-	unsigned long launches = 0;
-	long long began = now_ns();
-	long long until = began + (long long)(milliseconds * 1e6);
-	int result = CU_OK;
-	while (now_ns() < until && result == CU_OK) {
-		cu_function next = mixed_count > 0 ? mixed[launches % mixed_count] : function;
-		result = cuLaunchKernel(next, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
-		launches++;
-		if (sync || launches % 16 == 0) {
-			cuStreamSynchronize(NULL);
-		}
-	}
-	cuCtxSynchronize();
-	printf("%d %lu %lld %lld\n", result, launches, now_ns() - began, began);
-}
-
-static void
-do_launch(unsigned long count, bool sync, unsigned int side)
-{
-	long long began = now_ns();
-	long long computed = cpu_ns();
-	int result = CU_OK;
-	for (unsigned long i = 0; i < count && result == CU_OK; i++) {
-		result = cuLaunchKernel(function, side, side, 1, 32, 1, 1, 0, NULL, NULL, NULL);
-		if (sync) {
-			cuStreamSynchronize(NULL);
-		}
-	}
-	printf("%d %lld %lld\n", result, now_ns() - began, cpu_ns() - computed);
-}
-
-static void
-do_graph(unsigned long count)
-{
-	cu_graph graph = NULL;
-	cu_graph_exec exec = NULL;
-	if (capture_stream == NULL) {
-		cuStreamCreate(&capture_stream, CU_STREAM_NON_BLOCKING);
-	}
-	int result = cuStreamBeginCapture_v2(capture_stream, 0);
-	for (unsigned long i = 0; i < count && result == CU_OK; i++) {
-		result = cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, capture_stream, NULL, NULL);
-	}
-	result = result != CU_OK ? result : cuStreamEndCapture(capture_stream, &graph);
-	result = result != CU_OK ? result : cuGraphInstantiateWithFlags(&exec, graph, 0);
-	result = result != CU_OK ? result : cuGraphLaunch(exec, capture_stream);
-	cuStreamSynchronize(capture_stream);
-	cuGraphExecDestroy(exec);
-	cuGraphDestroy(graph);
-	printf("%d\n", result);
-}
-
-static void
 do_cycle(unsigned long count, unsigned long long bytes, unsigned long live)
 {
 	cu_deviceptr *blocks = calloc(live + 1, sizeof *blocks);
 	for (unsigned long i = 0; i < live; i++) {
 		cuMemAlloc_v2(&blocks[i], bytes);
 	}
-	long long began = cpu_ns();
+	long long began = client_cpu_ns();
 	cu_deviceptr one;
 	int result = CU_OK;
 	for (unsigned long i = 0; i < count; i++) {
 		result = cuMemAlloc_v2(&one, bytes);
 		cuMemFree_v2(one);
 	}
-	long long took = cpu_ns() - began;
+	long long took = client_cpu_ns() - began;
 	for (unsigned long i = 0; i < live; i++) {
 		cuMemFree_v2(blocks[i]);
 	}
@@ -195,48 +120,6 @@ do_nvml(unsigned index, bool processes)
 		printf(" %u:%llu", list[i].pid, list[i].used_bytes);
 	}
 	printf("\n");
-}
-
-/* On a real device a kernel "k_500us" spins that long; the fake one goes by the name alone. */
-static int
-load_kernel(const char *name, cu_function *loaded)
-{
-	static char ptx[4096];
-	unsigned long value = 0;
-	char unit[3] = "ns";
-	sscanf(name, "k_%lu%2s", &value, unit);
-	unsigned long ns = value * (strcmp(unit, "us") == 0   ? 1000
-				    : strcmp(unit, "ms") == 0 ? 1000000
-							      : 1);
-	snprintf(
-	    ptx, sizeof ptx,
-	    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry %s()\n{\n"
-	    ".reg .u64 %%t<3>;\n.reg .pred %%p;\nmov.u64 %%t0, %%globaltimer;\nSPIN:\nmov.u64 "
-	    "%%t1, %%globaltimer;\n"
-	    "sub.u64 %%t2, %%t1, %%t0;\nsetp.lt.u64 %%p, %%t2, %lu;\n@%%p bra SPIN;\nret;\n}\n",
-	    name, ns);
-	cu_module module;
-	int result = cuModuleLoadData(&module, ptx);
-	return result != CU_OK ? result : cuModuleGetFunction(loaded, module, name);
-}
-
-static void
-do_kernel(const char *name)
-{
-	mixed_count = 0;
-	printf("%d\n", load_kernel(name, &function));
-}
-
-static void
-do_mix(char *names)
-{
-	int result = CU_OK;
-	mixed_count = 0;
-	for (char *name = strtok(names, " \n"); name != NULL && mixed_count < 8 && result == CU_OK;
-	     name = strtok(NULL, " \n")) {
-		result = load_kernel(name, &mixed[mixed_count++]);
-	}
-	printf("%d\n", result);
 }
 
 static void execute(char *line);
@@ -312,13 +195,6 @@ do_total(cu_device device)
 	printf("%d %zu\n", result, bytes);
 }
 
-/* One line, read: the command, its operands as words and as numbers, and the line itself. */
-struct command {
-	char word[24], a[64], b[64];
-	unsigned long long x, y, z;
-	char *line;
-};
-
 static void
 free_all(void)
 {
@@ -350,29 +226,6 @@ execute_memory(const struct command *c)
 		client_race_threads(c->x, c->y, c->z);
 	} else if (strcmp(c->word, "cycle") == 0) {
 		do_cycle(c->x, c->y, c->z);
-	} else {
-		return false;
-	}
-	return true;
-}
-
-static bool
-execute_launch(const struct command *c)
-{
-	if (strcmp(c->word, "kernel") == 0) {
-		do_kernel(c->a);
-	} else if (strcmp(c->word, "mix") == 0) {
-		do_mix(c->line + 4);
-	} else if (strcmp(c->word, "launch") == 0) {
-		do_launch(c->x, strcmp(c->b, "sync") == 0, 1);
-	} else if (strcmp(c->word, "biglaunch") == 0) {
-		do_launch(c->x, false, 65536);
-	} else if (strcmp(c->word, "run") == 0) {
-		do_run((double)c->x, strcmp(c->b, "sync") == 0);
-	} else if (strcmp(c->word, "graph") == 0) {
-		do_graph(c->x);
-	} else if (strcmp(c->word, "wait") == 0) {
-		printf("%d\n", cuCtxSynchronize());
 	} else {
 		return false;
 	}
@@ -421,7 +274,7 @@ execute(char *line)
 	c.x = strtoull(c.a, NULL, 0);
 	c.y = strtoull(c.b, NULL, 0);
 	c.z = strtoull(third, NULL, 0);
-	if (!execute_memory(&c) && !execute_launch(&c) && !execute_device(&c)) {
+	if (!execute_memory(&c) && !client_launch(&c) && !execute_device(&c)) {
 		execute_process(&c);
 	}
 }

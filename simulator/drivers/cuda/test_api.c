@@ -2,9 +2,13 @@
 #include <string.h>
 
 #include "clock.h"
+#include "driver.h"
 #include "gate.h"
 #include "region.h"
 #include "report.h"
+
+cu_result fake_cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_t flags,
+				   int *status);
 
 static bool
 ready(void)
@@ -69,4 +73,14 @@ gpuslice_fake_calls(const char *symbol)
 		}
 	}
 	return 0;
+}
+
+EXPORTED void *
+gpuslice_fake_function(const char *symbol)
+{
+	int version = 0;
+	void *address = NULL;
+	fake_cuDriverGetVersion(&version);
+	return fake_cuGetProcAddress_v2(symbol, &address, version, 0, NULL) == CU_OK ? address
+										     : NULL;
 }

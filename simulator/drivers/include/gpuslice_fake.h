@@ -41,4 +41,8 @@ int gpuslice_fake_usage(const char *uuid, int pid, struct gpuslice_fake_usage *o
 /* How often this process has called an exported symbol ("cuMemAlloc_v2"), shim or not. */
 uint64_t gpuslice_fake_calls(const char *symbol);
 
+/* The driver's own function for a symbol as cuGetProcAddress finds it ("cuLaunchKernel"), past any
+ * shim; NULL when there is none. */
+void *gpuslice_fake_function(const char *symbol);
+
 #endif
