@@ -8,9 +8,10 @@ Deliberate sharing (many slices of one card) is no difference.
 """
 
 import asyncio
+import os
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -42,6 +43,8 @@ class View:
     processes: Sequence[CardProcess] = ()
     pod_of: Mapping[int, str] | None = None
     """Process id to pod UID."""
+    bystanders: Mapping[str, Tenant] = field(default_factory=dict)
+    """Pods that need no card, by UID."""
 
 
 def findings(view: View) -> Iterator[Finding]:
@@ -60,7 +63,7 @@ def _living(view: View, uid: str) -> bool:
 
 
 def _name(view: View, uid: str) -> str:
-    tenant = view.tenants.get(uid)
+    tenant = view.tenants.get(uid) or view.bystanders.get(uid)
     return f"pod {tenant.full_name} (uid {uid})" if tenant else f"a pod with uid {uid}"
 
 
@@ -131,6 +134,8 @@ def _foreign_processes(view: View) -> Iterator[Finding]:
         if tenant is not None and process.uuid in {name.rpartition("::")[0] for name in tenant.slices()}:
             continue
         holders = _holders_of(view, [process.uuid], uid)
+        if tenant is None and not holders:
+            continue
         others = " and ".join(_name(view, holder) for holder in holders) or "nobody"
         yield Finding(
             "foreign-process", process.uuid, (*holders, uid),
@@ -201,11 +206,27 @@ class Auditor:
         entries = await checkpoint.read(node.plugin_directory)
         own = [entry for entry in entries or () if entry.env().get(sharing.GRANT_VARIABLE)]
         processes = await self._processes() if self._processes is not None else ()
-        pod_of = node.guard.pods_by_process({*node.tenants, *(e.uid for e in own)}) if processes else {}
-        found = list(findings(View(node.tenants, own, node.offers, node.guard.lives, processes, pod_of)))
+        pod_of = self._pods_of(processes, {*node.tenants, *(entry.uid for entry in own)})
+        view = View(node.tenants, own, node.offers, node.guard.lives, processes, pod_of, node.bystanders)
+        found = list(findings(view))
         for finding in found:
-            node.reporter.report(finding, node.tenants)
+            node.reporter.report(finding, {**node.bystanders, **node.tenants})
         node.reporter.over({(f.kind, f.subject, f.uids) for f in found}, KINDS)
         for kind in KINDS:
             node.metrics.drift.labels(kind).set(sum(finding.kind == kind for finding in found))
         return found
+
+    def _pods_of(self, processes: Sequence[CardProcess], holders: Collection[str]) -> dict[int, str]:
+        """Return process id to pod UID, looking at pods without a share only where those with one do not explain all.
+
+        The daemon's own pod is none of them: the MPS daemons of its cards run there.
+        """
+        if not processes:
+            return {}
+        guard = self._node.guard
+        found = guard.pods_by_process(holders)
+        if all(process.pid in found for process in processes):
+            return found
+        others = guard.pods_by_process(self._node.bystanders)
+        mine = others.get(os.getpid())
+        return {**{pid: uid for pid, uid in others.items() if uid != mine}, **found}

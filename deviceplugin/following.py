@@ -86,7 +86,9 @@ class Follower:
         match event:
             case Listed(items, gone):
                 listed = {pod.metadata.uid for pod in items.values()}
-                self._node.lose_pods({pod.metadata.uid for pod in gone} | (set(self._node.tenants) - listed))
+                self._node.lose_pods(
+                    {pod.metadata.uid for pod in gone} | ({*self._node.tenants, *self._node.bystanders} - listed)
+                )
                 for pod in items.values():
                     self._node.see_pod(pod)
                 self._node.pods_listed()

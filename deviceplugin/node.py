@@ -87,11 +87,15 @@ class Node:
         self.settings = NodeSettings()
         self.offers = Offers({})
         self.tenants: dict[str, Tenant] = {}
+        self.bystanders: dict[str, Tenant] = {}
+        """Pods of this node that need nothing of it, by UID: an audit may find one on a card."""
         self.follows_pods = False
         """The watch has delivered its first list; before that an unknown pod says nothing."""
         self.pods_changed = 0
         self.on_pod: list[Callable[[Tenant], None]] = []
         self.turns = Turns()
+        self.grants_changed = asyncio.Event()
+        """Files of grants were written or removed."""
         self._pods = asyncio.Condition()
         self._files = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
         self._wakers: set[asyncio.Task[None]] = set()
@@ -106,7 +110,10 @@ class Node:
         """Take in a new or changed pod."""
         tenant = read_tenant(pod, node=self.name, resources=self.resources(), schedulers=self._schedulers)
         if tenant is None:
+            metadata = pod.metadata
+            self.bystanders[metadata.uid] = Tenant(metadata.uid, metadata.namespace, metadata.name, ())
             return
+        self.bystanders.pop(tenant.uid, None)
         self.tenants[tenant.uid] = tenant
         for handler in self.on_pod:
             handler(tenant)
@@ -116,6 +123,7 @@ class Node:
         """Take note that pod objects are gone. Their grants end when their processes have (see the housekeeper)."""
         for uid in uids:
             self.tenants.pop(uid, None)
+            self.bystanders.pop(uid, None)
         self._notify()
 
     def pods_listed(self) -> None:
@@ -148,11 +156,13 @@ class Node:
     async def deliver(self, grant: Grant) -> None:
         """Write the files on their own thread, one grant after the other: nobody's Allocate waits for a disk."""
         await asyncio.get_running_loop().run_in_executor(self._files, self.put_in_place, grant)
+        self.grants_changed.set()
 
     def discard(self, grant_ids: Iterable[str]) -> None:
         """Remove the files of grants that have ended, some time soon, on the same thread."""
         for grant_id in grant_ids:
             self._files.submit(self.delivery.remove, grant_id)
+        self.grants_changed.set()
 
     def close(self) -> None:
         """Finish what is to be written and removed, and stop the thread of the files."""

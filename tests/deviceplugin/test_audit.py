@@ -43,7 +43,8 @@ def view(
     processes: tuple[CardProcess, ...] = (),
     pod_of: dict[int, str] | None = None,
 ) -> View:
-    return View({t.uid: t for t in tenants}, entries, OFFERS, alive.__contains__, processes, pod_of)
+    bystanders = {"plain": Tenant("plain", "default", "plain", ())}
+    return View({t.uid: t for t in tenants}, entries, OFFERS, alive.__contains__, processes, pod_of, bystanders)
 
 
 A0, B0, A1 = at(0, 0), at(1, 0), at(0, 1)
@@ -97,6 +98,18 @@ ROWS = [
              processes=(CardProcess(gpu(0), 77), CardProcess(gpu(1), 78)), pod_of={77: "two", 78: "two"}),
         [("foreign-process", ("one", "two"))],
         id="5 a process on a card of which its pod holds no share",
+    ),
+    pytest.param(
+        view(ONE, entries=(entry("one", A0),), alive=frozenset({"one"}), processes=(CardProcess(gpu(0), 7),),
+             pod_of={7: "plain"}),
+        [("foreign-process", ("one", "plain"))],
+        id="5 a process of a pod that asked for no card",
+    ),
+    pytest.param(
+        view(ONE, entries=(entry("one", A0),), alive=frozenset({"one"}), processes=(CardProcess(gpu(1), 7),),
+             pod_of={7: "plain"}),
+        [],
+        id="5 a process of such a pod on a card that nobody holds",
     ),
     pytest.param(
         view(ONE, entries=(entry("one", A0),), alive=frozenset({"one"}), processes=(CardProcess(gpu(0), 5),),

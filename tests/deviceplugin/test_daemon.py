@@ -105,22 +105,6 @@ async def test_a_changed_configuration_is_applied_and_a_bad_one_is_not(node: Dae
     assert cards.cards[0].memory_mib == 40960
 
 
-async def test_killed_with_a_pod_running_and_started_again_nothing_is_lost(node: Daemons) -> None:
-    first = node.start()
-    await node.until(lambda: node.healthy() == 40)
-    uuid = (await node.cards()).cards[1].uuid
-    one = await node.create(pod("one", Ask("c", (slice_id(uuid, 0),), 2000)))
-    await node.running(one)
-    first.send_signal(signal.SIGKILL)
-    await node.until(lambda: node.healthy() == 0)
-    node.start()
-    await node.until(lambda: node.healthy() == 40)
-    two = await node.create(pod("two", Ask("c", (slice_id(uuid, 1),), 3000)))
-    await node.running(two)
-    held = {uid: set(assignment.ids) for (uid, _, _), assignment in node.kubelet.manager.assignments.items()}
-    assert held == {one: {slice_id(uuid, 0)}, two: {slice_id(uuid, 1)}}
-
-
 async def test_in_a_rolling_replacement_the_standby_takes_over_within_a_moment(node: Daemons) -> None:
     old = node.start()
     await node.until(lambda: node.healthy() == 40)
@@ -175,19 +159,6 @@ async def test_a_generic_device_is_served_without_gpus_and_without_an_api_server
     await node.until(lambda: len(_healthy(node, "example.com/foo")) == 4)
 
 
-async def test_a_scheduler_that_gives_one_slice_twice_is_found_and_both_pods_are_named(node: Daemons) -> None:
-    node.start()
-    await node.until(lambda: node.healthy() == 40)
-    uuid = (await node.cards()).cards[0].uuid
-    first = await node.create(pod("first", Ask("c", (slice_id(uuid, 0),))))
-    await node.running(first)
-    second = await node.create(pod("second", Ask("c", (slice_id(uuid, 0),))))
-    found = await node.events_of("GpuDoubleAllocation", subjects=2)
-    assert {text.split()[1] for text in found} == {"first:", "second:"}
-    assert all("default/first" in text and "default/second" in text for text in found)
-    assert not node.kubelet.workers[second].running()
-
-
 async def test_a_card_that_fails_from_the_start_costs_that_card_only(node: Daemons) -> None:
     (node.root / "f" / "control").write_text("lose 3\n")
     node.start()
@@ -206,3 +177,22 @@ async def test_slow_cards_delay_nobody(node: Daemons) -> None:
     assert time.monotonic() - started < 10
     assert node.healthy() == 40
     assert max(node.kubelet.manager.timing.allocate) < 0.3
+
+
+async def test_a_soft_limit_is_told_that_nobody_else_wants_the_card(node: Daemons) -> None:
+    config = node.root / "nodes.yaml"
+    config.write_text("defaults: {corePolicy: soft}\n")
+    node.start("--node-config", str(config))
+    await node.until(lambda: node.healthy() == 40)
+    uuid = (await node.cards()).cards[0].uuid
+    await node.running(await node.create(pod("p", Ask("c", (slice_id(uuid, 0),), core_percent=30))))
+    (directory,) = (node.root / "s" / "grants").iterdir()
+    with (directory / "state").open("r+b") as file:
+        for member, value in (
+            (layout.STATE_DEVICE_UUID, limits.uuid_to_bytes(uuid)),
+            (layout.STATE_DEVICE_LAST_LAUNCH_NS, time.monotonic_ns()),
+        ):
+            file.seek(layout.STATE_DEVICES_AT + member.offset)
+            file.write(struct.pack(member.format, value))
+    stamp = layout.LIMITS_HINTS_AT + layout.LIMITS_HINT_STAMP_NS.offset
+    await node.until(lambda: any((directory / "limits").read_bytes()[stamp : stamp + 8]))

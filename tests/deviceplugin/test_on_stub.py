@@ -12,7 +12,7 @@ from gpuslice.devices import limits
 from gpuslice.devices.inventory import slice_id
 from gpuslice.devices.pods import Pod
 from simulator.kubelet.kubelet import Behaviour
-from simulator.kubelet.rig import FAST, Ask, Rig, gpu, node_rig, pod, quick
+from simulator.kubelet.rig import FAST, Ask, Rig, gpu, node_rig, pod
 
 pytestmark = pytest.mark.anyio
 
@@ -71,42 +71,6 @@ async def test_with_cdi_a_kubelet_that_ignores_preferences_still_gets_every_cont
         assert rig.plugin.count("steered_total", resource="nvidia.com/gpu", outcome="other") > 0
 
 
-async def test_init_and_sidecar_containers_reuse_ids_and_each_gets_its_own_share(rig: Rig) -> None:
-    asks = (
-        quick(Ask("i1", (at(0, 0), at(1, 0)), 8000, init=True)),
-        Ask("s", (at(0, 0),), 1000, sidecar=True),
-        quick(Ask("i2", (at(1, 0),), 4000, init=True)),
-        Ask("c1", (at(1, 0),), 2000),
-        Ask("c2", (at(2, 0), at(3, 0)), 3000),
-    )
-    uid = rig.api.create(pod("p", *asks))
-    await rig.running(uid)
-    seen = {ask.name: (rig.cards(uid, ask.name), rig.env(uid, ask.name)["CUDA_DEVICE_MEMORY_LIMIT_0"]) for ask in asks}
-    assert seen == {
-        "i1": ([gpu(0), gpu(1)], "8000m"),
-        "s": ([gpu(0)], "1000m"),
-        "i2": ([gpu(1)], "4000m"),
-        "c1": ([gpu(1)], "2000m"),
-        "c2": ([gpu(2), gpu(3)], "3000m"),
-    }
-    assert rig.plugin.count("identity_total", resource="nvidia.com/gpu", layer="reused") == 3
-
-
-async def test_a_restarted_container_keeps_its_grant_without_a_new_allocate(rig: Rig) -> None:
-    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),), command=("sleep", "0.2")), restart_policy="Always"))
-    await rig.running(uid)
-    first = rig.env(uid, "c")["GPUSLICE_GRANT"]
-    await rig.api.until(lambda: len(rig.kubelet.runtime.history) >= 3)
-    assert {item.creation.env["GPUSLICE_GRANT"] for item in rig.kubelet.runtime.history} == {first}
-    assert len(rig.kubelet.manager.timing.allocate) == 1
-
-
-async def test_a_pod_that_the_scheduler_did_not_place_fails_with_a_remedy(rig: Rig) -> None:
-    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),)), reserved=False))
-    await rig.api.until(lambda: rig.api.phase(uid) == "Failed")
-    assert "set spec.schedulerName to gpuslice-scheduler" in rig.api.status(uid)["message"]
-
-
 async def test_a_pod_that_our_view_lacks_for_a_while_starts_when_it_is_seen(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,20 +109,6 @@ async def test_a_deleted_pods_files_go_when_its_processes_have_gone(rig: Rig) ->
     rig.api.delete(uid, 0)
     await rig.api.until(lambda: not (rig.plugin.state / "grants" / grant).exists())
     assert not list(rig.kubelet.layout.cdi.glob("*.json"))
-
-
-async def test_a_force_deleted_pods_successor_waits_for_the_last_process(rig: Rig) -> None:
-    stubborn = Ask("c", (at(1, 1),), command=("sh", "-c", "trap '' TERM; echo deaf; sleep 1000 & wait; wait"))
-    first = rig.api.create(pod("p1", stubborn))
-    await rig.running(first)
-    await rig.printed(first, "c", "deaf")
-    rig.api.force_delete(first)
-    second = rig.api.create(pod("p2", Ask("c", (at(1, 1),))))
-    await rig.running(second)
-    old, new = rig.kubelet.container(first, "c"), rig.kubelet.container(second, "c")
-    assert old.finished_at is not None
-    assert new.started_at >= old.finished_at
-    assert rig.plugin.count("guarded_total", resource="nvidia.com/gpu", outcome="waited") == 1
 
 
 async def test_the_limits_directory_is_read_only_but_for_the_state_file(rig: Rig) -> None:

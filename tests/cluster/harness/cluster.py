@@ -141,18 +141,10 @@ class Cluster:
         self.plugins[node].start()
         return self.plugins[node]
 
-    def restart_plugin(self, node: str, *flags: str) -> None:
-        """Kill the node daemon and start it with further flags; returns when it is registered."""
-        self.plugins.pop(node).kill()
-        self.plugins[node] = self._plugin(node, flags)
-        self.plugins[node].start()
-        self.plugins[node].wait_ready()
-        self.wait_slices(node)
-
-    def _plugin(self, node: str, flags: Sequence[str] = ()) -> Daemon:
+    def _plugin(self, node: str) -> Daemon:
         return Daemon(
             "deviceplugin",
-            [*self.plugin_flags(node), *flags],
+            self.plugin_flags(node),
             folder=self.folder / "daemons",
             name=f"deviceplugin-{node}",
             environment=self.cards[node].host_environment,

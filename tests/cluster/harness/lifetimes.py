@@ -12,7 +12,6 @@ from typing import Self
 
 from tests.cluster.harness.api import Json
 from tests.cluster.harness.cluster import allocation_of
-from tests.cluster.harness.node import Node
 
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 """Resolution of the times at which processes began, rounded down."""
@@ -50,9 +49,8 @@ class Lifetimes:
         for descriptor in self._fds:
             os.close(descriptor)
 
-    def follow(self, node: Node, pod: Json, container: str = "main") -> Life:
-        """Follow the first process of a running container."""
-        pid = node.container_processes(pod, container)[0]
+    def follow(self, pod: Json, pid: int, container: str = "main") -> Life:
+        """Follow a process of a container that was given slices."""
         slices = tuple(share["slice"] for share in allocation_of(pod)[container])
         life = Life(pod["metadata"]["uid"], pid, slices, began_at(pid))
         descriptor = os.pidfd_open(pid)

@@ -174,11 +174,9 @@ ip link set lo up"""
         """End the kubelet at once; containers run on."""
         self._processes["kubelet"].kill()
 
-    def restart_kubelet(self, *, lose_checkpoint: bool = False) -> None:
-        """Kill and start the kubelet, on request without its record of allocated devices."""
+    def restart_kubelet(self) -> None:
+        """Kill and start the kubelet."""
         self.stop_kubelet()
-        if lose_checkpoint:
-            self.paths.checkpoint.unlink(missing_ok=True)
         self.start_kubelet()
 
     def reboot(self) -> None:
@@ -267,7 +265,7 @@ ip link set lo up"""
     def container_processes(self, pod: Mapping[str, Any], container: str) -> list[int]:
         """Return the host's process ids of one container, the first process first; none unless it runs."""
         top = self.pod_cgroup(pod["metadata"]["uid"])
-        statuses = pod["status"].get("containerStatuses", [])
+        statuses = [*pod["status"].get("initContainerStatuses", []), *pod["status"].get("containerStatuses", [])]
         identity = next((s.get("containerID", "") for s in statuses if s["name"] == container), "")
         if top is None or not identity:
             return []

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.kubelet.kubelets import BOTH
+from tests.contract.kubelet.node_daemon import NodeDaemon
 from tests.contract.kubelet.probe import Probe
 from tests.contract.kubelet.rig import Rig, rig_on
 from tests.contract.kubelet.stub_machine import stub_machine
@@ -53,3 +54,13 @@ async def registered(rig: Rig, probe: Probe) -> Probe:
     await probe.register()
     await rig.until_offered(probe.resource, 6)
     return probe
+
+
+@pytest.fixture
+async def daemon(rig: Rig) -> AsyncIterator[NodeDaemon]:
+    """The product's node daemon, registered."""
+    made = NodeDaemon(rig)
+    await made.start()
+    yield made
+    await rig.clear()
+    made.end()

@@ -1,9 +1,11 @@
 """What a kubelet under contract runs on: the few things that the stub and the real one do differently."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from tests.cluster.harness.hardware import FakeCards
 
 Json = dict[str, Any]
 
@@ -46,16 +48,16 @@ class Machine(Protocol):
         """Where everything is."""
 
     @property
+    def folder(self) -> Path:
+        """A folder of the node, with a short name, in which a row may keep files."""
+
+    @property
     def kubeconfig(self) -> Path:
         """Of a user with all rights."""
 
     @property
-    def card_environment(self) -> Mapping[str, str]:
-        """What leads a program of the host to the node's fake cards."""
-
-    @property
-    def card_state(self) -> Path:
-        """Folder of the fake driver, with its control file."""
+    def cards(self) -> FakeCards:
+        """The node's fake cards."""
 
     async def start_kubelet(self) -> None:
         """Start the kubelet's process; returns before it serves."""

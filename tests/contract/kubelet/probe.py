@@ -52,7 +52,7 @@ class Probe(rpc.DevicePluginServicer):
         self._changed = asyncio.Condition()
         self._servers: list[grpc.aio.Server] = []
 
-    # -- its own life -------------------------------------------------------------------------------------------------
+    # -- its own life ------------------------------------------------------------------------------------------------
 
     async def serve(self) -> str:
         """Serve on a new socket and return the socket's name."""
@@ -89,7 +89,7 @@ class Probe(rpc.DevicePluginServicer):
         while self._servers:
             await self.stop()
 
-    # -- the kubelet's calls ------------------------------------------------------------------------------------------
+    # -- the kubelet's calls -----------------------------------------------------------------------------------------
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: Any) -> pb.DevicePluginOptions:
         self.calls.append("options")

@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,14 +38,9 @@ class RealMachine:
         return Places(paths.device_plugins, paths.pod_resources_socket, paths.cdi, flags)
 
     @property
-    def card_environment(self) -> Mapping[str, str]:
-        """What leads a program of the host to the node's fake cards."""
-        return self.cards.host_environment
-
-    @property
-    def card_state(self) -> Path:
-        """Folder of the fake driver."""
-        return self.cards.folder / "state"
+    def folder(self) -> Path:
+        """Where a row may keep files."""
+        return self.machine.paths.top
 
     async def start_kubelet(self) -> None:
         """Start it."""

@@ -216,9 +216,14 @@ class Rig:
         await self.until(lambda: _inode(self.places.registration) not in (before, None), "the kubelet listens")
 
     async def events(self) -> list[str]:
-        """Return the messages of all Events, `REASON POD: MESSAGE`."""
-        answer = json.loads(await self.client.transport.request("GET", EVENTS.path(NAMESPACE)))
-        return [f"{item['reason']} {item['involvedObject']['name']}: {item['message']}" for item in answer["items"]]
+        """Return the messages of the Events on pods that are there, `REASON POD: MESSAGE`."""
+        there = {pod["metadata"]["uid"] for pod in await self._all_pods()}
+        items = json.loads(await self.client.transport.request("GET", EVENTS.path(NAMESPACE)))["items"]
+        return [
+            f"{item['reason']} {item['involvedObject']['name']}: {item['message']}"
+            for item in items
+            if item["involvedObject"].get("uid") in there
+        ]
 
     # -- the kubelet's books -----------------------------------------------------------------------------------------
 

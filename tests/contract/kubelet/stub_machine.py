@@ -1,7 +1,7 @@
 """The stub kubelet on an embedded API server."""
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,14 +38,9 @@ class StubMachine:
         return Places(layout.plugins, layout.pod_resources, layout.cdi, [f"--cgroup-root={layout.cgroups}"])
 
     @property
-    def card_environment(self) -> Mapping[str, str]:
-        """What leads a program of the host to the node's fake cards."""
-        return self.cards.host_environment
-
-    @property
-    def card_state(self) -> Path:
-        """Folder of the fake driver."""
-        return self.cards.folder / "state"
+    def folder(self) -> Path:
+        """Where a row may keep files."""
+        return self.kubelet.layout.root
 
     async def start_kubelet(self) -> None:
         """Start it."""
