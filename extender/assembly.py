@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import time
 from collections.abc import Iterable
 
 import structlog
@@ -26,6 +25,7 @@ from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.events import EventRecorder, Subject
 from gpuslice.cluster.following import LeaseFollower
 from gpuslice.cluster.lease import ElectionTerms, LeaderElector
+from gpuslice.cluster.timing import REAL_TIME, Timing
 from gpuslice.devices.families import load_builtin, load_files
 from gpuslice.placement import events
 from gpuslice.placement.policies.registry import PolicyDefaults
@@ -40,28 +40,35 @@ STALE_SECONDS = 60.0
 class Extender:
     """Owns every part. What one part has to say to another goes through here."""
 
-    def __init__(self, settings: ExtenderSettings, client: KubeClient) -> None:
+    def __init__(self, settings: ExtenderSettings, client: KubeClient, *, timing: Timing = REAL_TIME) -> None:
         self.settings = settings
+        self.timing = timing
         families = load_files(settings.device_files) if settings.device_files else load_builtin()
-        self.recorder = EventRecorder(client, COMPONENT, settings.identity)
-        self.reports = Reports(self.recorder, clock=time.monotonic)
+        self.recorder = EventRecorder(client, COMPONENT, settings.identity, now=timing.now)
+        self.reports = Reports(self.recorder, clock=timing.clock)
         self.leadership = Leadership(lambda: self.feed)
-        self.leadership.elector = _elector(settings, client, self.leadership)
+        self.leadership.elector = _elector(settings, client, self.leadership, timing)
         leads = self.leadership.leads
         surroundings = Surroundings(
-            clock=time.monotonic, wall_clock=time.time, act=self._act, notice=self._notice, release=self._release
+            clock=timing.clock,
+            wall_clock=lambda: timing.now().timestamp(),
+            act=self._act,
+            notice=self._notice,
+            release=self._release,
         )
         self.engine = Engine(families, _terms(settings), surroundings)
         self.gate = Gate()
         self.promises = Promises(self.engine, self.gate, ours=self._is_ours)
         self.quota_waits = QuotaWaits(self.engine.quotas, self.engine.ledger)
         self.retries = SampledRetries()
-        self.waker = Waker(client, leads=leads)
-        self.feed = Feed(client, families, self)
+        self.waker = Waker(client, leads=leads, timing=timing)
+        self.feed = Feed(client, families, self, timing=timing)
         self.binder = Binder(
             client, self.promises, self.gate, leads=leads, timeout_seconds=settings.bind_timeout_seconds
         )
-        self.preemption = Preemption(client, self.promises, self.reports, budgets=self.feed.budgets_now, leads=leads)
+        self.preemption = Preemption(
+            client, self.promises, self.reports, budgets=self.feed.budgets_now, leads=leads, timing=timing
+        )
         self._greeted = False
         self._accepted = 0
         self._refused = 0
@@ -256,7 +263,7 @@ def _terms(settings: ExtenderSettings) -> Terms:
 
 
 def _elector(
-    settings: ExtenderSettings, client: KubeClient, leadership: Leadership
+    settings: ExtenderSettings, client: KubeClient, leadership: Leadership, timing: Timing
 ) -> LeaderElector | LeaseFollower | None:
     if not (settings.leader_elect or settings.follow_lease):
         return None
@@ -269,4 +276,4 @@ def _elector(
         settings.lease_retry_seconds,
     )
     kind = LeaseFollower if settings.follow_lease else LeaderElector
-    return kind(client, terms, on_change=leadership.changed)
+    return kind(client, terms, on_change=leadership.changed, timing=timing)

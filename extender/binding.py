@@ -81,15 +81,21 @@ class Binder:
 
     async def bind(self, args: ExtenderBindingArgs) -> Outcome:
         """Bind a pod, or say why not. A caller that hangs up does not stop an attempt halfway."""
-        while (running := self._running.get(args.pod_uid)) is not None:
+        # An attempt that has just ended may still be listed, and waiting for it would not let the loop go on.
+        while (running := self._running.get(args.pod_uid)) is not None and not running[1].done():
             node, task = running
             result = await asyncio.shield(task)
             if node == args.node:
                 return result
         task = asyncio.create_task(self._attempt(args), name=f"bind {args.pod_namespace}/{args.pod_name}")
         self._running[args.pod_uid] = (args.node, task)
-        task.add_done_callback(lambda _: self._running.pop(args.pod_uid, None))
+        task.add_done_callback(lambda ended: self._forget(args.pod_uid, ended))
         return await asyncio.shield(task)
+
+    def _forget(self, uid: str, ended: asyncio.Task[Outcome]) -> None:
+        running = self._running.get(uid)
+        if running is not None and running[1] is ended:
+            del self._running[uid]
 
     async def finish(self) -> None:
         """Wait for the attempts under way; for a clean stop."""

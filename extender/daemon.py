@@ -43,7 +43,7 @@ def background_tasks(extender: Extender) -> list[Coroutine[object, object, None]
 
 async def _tick(extender: Extender) -> None:
     while True:
-        await asyncio.sleep(TICK_SECONDS)
+        await extender.timing.sleep(TICK_SECONDS)
         extender.tick()
 
 

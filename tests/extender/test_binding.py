@@ -5,6 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from extender.binding import Binder
+from extender.gate import Gate
+from extender.wire import ExtenderBindingArgs
+from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.resources import PODS
 from gpuslice.placement.holding import Phase
 from gpuslice.placement.rejection import TEXTS, Obstacle
@@ -160,3 +164,35 @@ async def test_a_call_repeated_after_success_says_success_and_changes_nothing() 
             (holding,) = stand.ledger.holdings.values()
             assert answers == ["", "", "pod default/a is bound to n1"]
             assert (holding.node, holding.phase) == ("n1", Phase.BOUND)
+
+
+class NoDesk:
+    """Promises nothing: every attempt ends at once."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def bound_to(self, uid: str) -> str:
+        return ""
+
+    def knows(self, uid: str) -> bool:
+        return True
+
+    def plan(self, uid: str, node: str) -> str:
+        self.asked.append(node)
+        return f"no room on {node}"
+
+
+async def test_a_call_for_another_node_right_after_an_attempt_has_ended_does_not_stop_the_process() -> None:
+    """The attempt is over, but the loop has not yet told so: waiting for it again and again would never end."""
+    desk = NoDesk()
+    binder = Binder(KubeClient(None), desk, Gate(), leads=lambda: True, timeout_seconds=1.0)  # type: ignore[arg-type]
+    calls = []
+    for where in ("n1", "n2", "n3"):
+        args = ExtenderBindingArgs(pod_name="p", pod_namespace="default", pod_uid="uid", node=where)
+        calls.append(asyncio.create_task(binder.bind(args)))
+        await asyncio.sleep(0)
+    outcomes = await asyncio.gather(*calls)
+    assert [outcome.error for outcome in outcomes] == [f"no room on {node}" for node in ("n1", "n2", "n3")]
+    assert sorted(desk.asked) == ["n1", "n2", "n3"]
+    assert not binder._running
