@@ -25,6 +25,7 @@ from deviceplugin.delivery import Delivery
 from deviceplugin.findings import Reporter
 from deviceplugin.guard import Guard
 from deviceplugin.health import APPLICATION_XIDS, HealthPolicy
+from deviceplugin.hints import HintWriter
 from deviceplugin.housekeeping import Housekeeper
 from deviceplugin.lock import NodeLock
 from deviceplugin.metrics import PluginMetrics
@@ -140,6 +141,7 @@ class Daemon:
                 group.create_task(
                     Auditor(self.node, self._books, self.settings.audit_seconds, self.cards.processes).run()
                 )
+                group.create_task(HintWriter(self.node, self._books).run())
                 for description in self._generic:
                     await self._add_generic(description)
                 if self.settings.gpus:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import struct
 import subprocess
 import time
 import urllib.request
@@ -12,7 +13,8 @@ import msgspec
 import pytest
 
 from gpuslice.cluster.resources import NODES
-from gpuslice.devices import annotations, pods
+from gpuslice.devices import annotations, limits, pods
+from gpuslice.devices import limits_layout as layout
 from gpuslice.devices.inventory import slice_id
 from simulator.kubelet.rig import Ask, pod
 from tests.deviceplugin.daemon_rig import DRIVERS, ROOT, Daemons, daemons
@@ -185,7 +187,7 @@ async def test_a_soft_limit_is_told_that_nobody_else_wants_the_card(node: Daemon
     node.start("--node-config", str(config))
     await node.until(lambda: node.healthy() == 40)
     uuid = (await node.cards()).cards[0].uuid
-    await node.running(await node.create(pod("p", Ask("c", (slice_id(uuid, 0),), core_percent=30))))
+    await node.running(await node.create(pod("p", Ask("c", (slice_id(uuid, 0),), cores=30))))
     (directory,) = (node.root / "s" / "grants").iterdir()
     with (directory / "state").open("r+b") as file:
         for member, value in (

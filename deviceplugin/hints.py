@@ -1,0 +1,150 @@
+"""Telling each container's shim what its neighbours on a card do: what soft core limits and priorities live on.
+
+A shim sees its own container only. Where a card has a container with a soft limit (it may use what others leave), or
+containers of different priority, the daemon looks at the counters that the shims keep and writes hints next to the
+limits, which only the daemon may write. A hint is good for two seconds; without hints a soft limit is a hard one.
+
+A container that is not limited at all keeps no counters, so it is never seen as active.
+"""
+
+import asyncio
+import os
+import stat
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deviceplugin.book import Book
+from deviceplugin.node import Node
+from gpuslice.devices import limits
+from gpuslice.devices import limits_layout as layout
+
+ACTIVE_NS = 250_000_000
+"""A container is active on a card for so long after a launch."""
+_REFRESH_NS = 500_000_000
+_BUSY_SECONDS = 0.05
+_QUIET_SECONDS = 0.25
+_QUIET_AFTER_NS = 2_000_000_000
+_UNLIMITED_PERCENT = 100
+_UUID, _LAUNCH = layout.STATE_DEVICE_UUID, layout.STATE_DEVICE_LAST_LAUNCH_NS
+_ROW_BYTES = _LAUNCH.offset + struct.calcsize(_LAUNCH.format)
+
+
+@dataclass(slots=True)
+class Neighbour:
+    """One container on one card."""
+
+    directory: Path
+    limit: limits.DeviceLimit
+    rows: int
+    """How many rows its state file has: one for each device of the limits file, in order of first use."""
+    launched_ns: int = 0
+    """CLOCK_MONOTONIC of its last launch that was seen."""
+    told: tuple[int, bool] | None = None
+    told_ns: int = 0
+
+    def look(self) -> None:
+        """Read when it last launched; whatever the container has made of its file does no harm here."""
+        try:
+            self.launched_ns = _last_launch_ns(
+                self.directory / "state", limits.uuid_to_bytes(self.limit.uuid), self.rows
+            )
+        except OSError:
+            return
+
+    def is_active(self, now_ns: int) -> bool:
+        """Whether it launched lately; a time to come is a lie, and no activity."""
+        return 0 <= now_ns - self.launched_ns < ACTIVE_NS
+
+
+def _last_launch_ns(path: Path, uuid: bytes, rows: int) -> int:
+    # The container may write the file and cut it short, so it is not mapped; it cannot replace it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return 0
+        for row in range(rows):
+            data = os.pread(descriptor, _ROW_BYTES, layout.STATE_DEVICES_AT + row * layout.STATE_DEVICE_SIZE)
+            if len(data) == _ROW_BYTES and data[_UUID.offset : _UUID.offset + len(uuid)] == uuid:
+                found: int = struct.unpack_from(_LAUNCH.format, data, _LAUNCH.offset)[0]
+                return found
+        return 0
+    finally:
+        os.close(descriptor)
+
+
+def needs_hints(neighbours: Iterable[limits.DeviceLimit]) -> bool:
+    """Tell whether the containers of a card must know of each other."""
+    listed = list(neighbours)
+    soft = any(limit.core_policy is limits.CorePolicy.SOFT for limit in listed)
+    return soft or len({limit.priority for limit in listed}) > 1
+
+
+def what_others_do(one: Neighbour, others: Sequence[Neighbour], now_ns: int) -> tuple[int, bool]:
+    """Return the core limits of the active others, summed up in percent, and whether one of them goes before it."""
+    active = [other for other in others if other is not one and other.is_active(now_ns)]
+    percent = sum(other.limit.core_percent or _UNLIMITED_PERCENT for other in active)
+    return percent, any(other.limit.priority < one.limit.priority for other in active)
+
+
+@dataclass(slots=True)
+class HintWriter:
+    """Writes hints for the containers of one node. Sleeps while no card needs them."""
+
+    node: Node
+    books: Mapping[str, Book]
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    cards: dict[str, list[Neighbour]] = field(default_factory=dict)
+    """By UUID, those that need hints."""
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            self.node.grants_changed.clear()
+            self.read_grants()
+            while self.cards and not self.node.grants_changed.is_set():
+                busy = self.look()
+                await asyncio.sleep(_BUSY_SECONDS if busy else _QUIET_SECONDS)
+            await self.node.grants_changed.wait()
+
+    def read_grants(self) -> None:
+        """Find out who is on which card, from the limits that are in force."""
+        found: dict[str, list[Neighbour]] = {}
+        for book in self.books.values():
+            for grant in book.grants.values():
+                directory = self.node.delivery.paths(grant.id).directory
+                try:
+                    listed = limits.read_limits(directory / "limits")
+                except (OSError, limits.BadLimitsFile):
+                    continue
+                for limit in listed:
+                    found.setdefault(limit.uuid, []).append(Neighbour(directory, limit, len(listed)))
+        self.cards = {uuid: listed for uuid, listed in found.items() if needs_hints(item.limit for item in listed)}
+
+    def look(self) -> bool:
+        """Look at everybody and write what is new; tell whether anybody was active in the last two seconds."""
+        now_ns = self.clock_ns()
+        busy = False
+        for neighbours in self.cards.values():
+            for one in neighbours:
+                one.look()
+            if any(0 <= now_ns - one.launched_ns < _QUIET_AFTER_NS for one in neighbours):
+                busy = True
+                for one in neighbours:
+                    self._tell(one, neighbours, now_ns)
+        return busy
+
+    def _tell(self, one: Neighbour, neighbours: Sequence[Neighbour], now_ns: int) -> None:
+        wanted = what_others_do(one, neighbours, now_ns)
+        if wanted == one.told and now_ns - one.told_ns < _REFRESH_NS:
+            return
+        percent, higher = wanted
+        hint = limits.DeviceHint(one.limit.uuid, now_ns, percent, higher)
+        try:
+            limits.write_hints(one.directory / "limits", [hint])
+        except (OSError, limits.BadLimitsFile):
+            # Its limits are being written, or it has ended: the next look shows.
+            return
+        one.told, one.told_ns = wanted, now_ns
