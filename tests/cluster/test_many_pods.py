@@ -119,9 +119,12 @@ def test_killed_between_decision_and_binding(fleet: Fleet) -> None:
 @pytest.mark.slow
 def test_after_a_partition_the_books_still_agree(fleet: Fleet) -> None:
     before = len(fleet.bound())
+    fleet.create_pods([mixed(number) for number in range(1900, 1950)])
+    wait_until(lambda: len(fleet.bound()) == before + 50, what="50 pods bound", within_seconds=120)
+    before += 50
     fleet.relay.silence()
     fleet.create_pods([mixed(number) for number in range(2000, 2050)])
-    for number in range(1, 100, 2):
+    for number in range(1900, 1950):
         fleet.end_pod(f"pod-{number:04d}")
     # Nothing that the extender was not told may reach the API server while the line is silent.
     hold(

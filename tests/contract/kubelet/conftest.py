@@ -19,11 +19,11 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def real_node() -> Iterator[object]:
+def real_node(request: pytest.FixtureRequest) -> Iterator[object]:
     """The real node, started once; its Python is imported only where it is wanted."""
     from tests.contract.kubelet.real_machine import real_machine
 
-    with real_machine() as machine:
+    with real_machine(lambda: request.session.testsfailed) as machine:
         yield machine
 
 

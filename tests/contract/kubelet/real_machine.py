@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from tests.cluster.harness.process import wait_until
 from tests.contract.kubelet.machines import Json, Places
 
 NODE = "real-node"
-PROGRAMS = ("etcd", "kube-apiserver", "kubelet", "containerd", "ctr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,9 @@ class RealMachine:
 
 
 @contextmanager
-def real_machine() -> Iterator[RealMachine]:
-    """Start control plane and node; the folder with their logs stays only when something failed."""
+def real_machine(failures: Callable[[], int]) -> Iterator[RealMachine]:
+    """Start control plane and node; the folder with their logs stays if there are more failures in the end."""
+    failed_before = failures()
     check_machine()
     folder = Path(tempfile.mkdtemp(prefix="gpuslice-"))
     binaries = ensure()
@@ -75,6 +75,7 @@ def real_machine() -> Iterator[RealMachine]:
     app = app_image(programs, libraries, hardware.environment(hardware.IN_CONTAINER))
     mounts = {hardware.IN_CONTAINER: cards.folder}
     node = Node(NODE, plane, binaries=binaries, images=[pause_image(folder), app], mounts=mounts)
+    started = False
     try:
         cgroups.remove_stale()
         plane.start()
@@ -84,12 +85,17 @@ def real_machine() -> Iterator[RealMachine]:
             lambda: plane.admin.find("nodes", None, NODE), what="the node has come", within_seconds=60,
             watched=[node.kubelet],
         )  # fmt: skip
+        started = True
         yield RealMachine(node, cards, plane.admin_kubeconfig)
     finally:
         node.stop()
         plane.stop()
         cgroups.remove(f"{cgroups.PREFIX}{os.getpid()}-{folder.name}")
-        shutil.rmtree(folder, ignore_errors=True)
+        if started and failures() == failed_before:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            plane.remove_data()
+            print(f"\nlogs of the node are in {folder}")
 
 
 def _make_default_account(plane: ControlPlane) -> None:
