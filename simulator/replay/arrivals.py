@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from gpuslice.devices.errors import BadConfiguration
-from simulator.replay.trace import TracePod
+from simulator.replay.trace import MILLI, TraceNode, TracePod
 
 PREFIX = "openb_pod_list_"
+RECORDED_PERCENT = 130
+"""Recorded orders end when so much of the cluster's cards has been asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,11 @@ def trace_name(path: Path) -> str:
     return path.name.split(".", maxsplit=1)[0].removeprefix(PREFIX)
 
 
-def recorded(path: Path, trace: str, seed: int, pods: int, nodes: int) -> Arrivals:
-    """Read a recorded order; a trace without one of its own uses that of the default trace.
+def recorded(path: Path, trace: str, seed: int, pods: Sequence[TracePod], nodes: Sequence[TraceNode]) -> Arrivals:
+    """Read a recorded order.
+
+    A trace without one of its own uses that of the default trace if its pods have the same demands (the ``gpuspec``
+    variants): then that order ends where recorded orders end.
 
     Raises:
         BadConfiguration: The file cannot be read, lacks the seed, or belongs to other lists.
@@ -71,10 +76,16 @@ def recorded(path: Path, trace: str, seed: int, pods: int, nodes: int) -> Arriva
             ranks: list[int] = arrays[f"{name}_{seed}_noderank"].tolist()
     except (OSError, ValueError, KeyError) as error:
         raise BadConfiguration(str(path), "order", str(error), "give an .npz file with order and noderank") from error
-    if order and max(order) >= pods:
+    if order and max(order) >= len(pods):
         raise BadConfiguration(
-            str(path), f"{name}_{seed}_order", "names more pods than the list has", "use its own list"
+            str(path), f"{name}_{seed}_order", "names more pods than the list has", "use its own list, or no --order"
         )
-    if len(ranks) != nodes:
-        raise BadConfiguration(str(path), f"{name}_{seed}_noderank", f"is for {len(ranks)} nodes, not {nodes}", "match")
+    if len(ranks) != len(nodes):
+        problem = f"is for {len(ranks)} nodes, not {len(nodes)}"
+        raise BadConfiguration(str(path), f"{name}_{seed}_noderank", problem, "use its own list, or no --order")
+    asked = sum(pods[position].demand_milli for position in order)
+    capacity = sum(node.cards for node in nodes) * MILLI
+    if name != trace and not RECORDED_PERCENT - 1 <= 100 * asked / capacity <= RECORDED_PERCENT:
+        problem = f"no such array, and in the default trace's order {trace} asks for {100 * asked / capacity:.0f} %"
+        raise BadConfiguration(str(path), f"{trace}_{seed}_order", problem, "leave --order out")
     return Arrivals(order, ranks)

@@ -78,7 +78,7 @@ def _arrivals(lists: Lists, options: argparse.Namespace, seed: int, capacity_mil
     target = int(capacity_milli * options.arrived / 100)
     if options.order is None:
         return shuffled(lists.pods, seed, target)
-    arrivals = recorded(options.order, lists.trace, seed, len(lists.pods), len(lists.nodes))
+    arrivals = recorded(options.order, lists.trace, seed, lists.pods, lists.nodes)
     demand = 0
     for at, position in enumerate(arrivals.order):
         demand += lists.pods[position].demand_milli

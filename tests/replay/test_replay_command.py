@@ -56,6 +56,23 @@ def test_a_recorded_order_is_taken_as_it_is(tmp_path: Path, capsys: pytest.Captu
     assert "pods_6_order" in capsys.readouterr().err
 
 
+DEFAULT_ORDERS = {
+    "same_demands": ([4, 9, 14, 4, 9, 14, 4, 2, 0], 0, ""),
+    "other_demands": ([4, 9, 14, 2, 7, 12], 1, "asks for 75 %; leave --order out"),
+}
+
+
+@pytest.mark.parametrize(("order", "code", "said"), DEFAULT_ORDERS.values(), ids=DEFAULT_ORDERS)
+def test_the_default_traces_order_serves_traces_of_the_same_demands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], order: list[int], code: int, said: str
+) -> None:
+    arrays = {"default_5_order": np.array(order, dtype=np.uint16), "default_5_noderank": np.arange(3, dtype=np.uint16)}
+    np.savez(tmp_path / "order.npz", **arrays)
+    arguments = [*files(tmp_path), "--order", str(tmp_path / "order.npz"), "--seeds", "5", "--policy", "spread"]
+    assert main(arguments) == code
+    assert said in capsys.readouterr().err
+
+
 def test_several_policies_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "curves.svg"
     arguments = [*files(tmp_path), "--policy", "fgd", "--policy", "binpack", "--plot", str(picture)]
