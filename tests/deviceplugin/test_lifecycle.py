@@ -15,7 +15,6 @@ from deviceplugin.offers import GPU_RESOURCE
 from gpuslice.devices.inventory import slice_id
 from gpuslice.proto.deviceplugin.v1beta1 import api_pb2 as pb
 from gpuslice.proto.deviceplugin.v1beta1 import api_pb2_grpc as rpc
-from simulator.kubelet.checkpointfile import FILE_NAME
 from simulator.kubelet.kubelet import Behaviour
 from simulator.kubelet.rig import FAST, Ask, Rig, gpu, node_rig, pod
 
@@ -72,24 +71,10 @@ async def test_a_start_that_is_cut_off_by_a_kubelet_restart_is_tried_again(
     assert rig.cards(uid, "c") == [gpu(1)]
 
 
-async def test_a_new_pod_after_a_kubelet_restart_gets_its_slice(rig: Rig) -> None:
-    await rig.kubelet.restart(down_seconds=0.3)
-    await registered_again(rig, 1)
-    uid = rig.api.create(pod("p", Ask("c", (at(3, 9),))))
-    await rig.running(uid)
-    assert rig.cards(uid, "c") == [gpu(3)]
-
-
 async def test_a_stream_that_ends_without_a_restart_is_registered_again(rig: Rig) -> None:
     endpoint = rig.kubelet.manager.endpoints[GPU_RESOURCE]
     assert endpoint.stream is not None
     endpoint.stream.cancel()
-    await registered_again(rig, 1)
-
-
-async def test_a_deleted_socket_is_replaced(rig: Rig) -> None:
-    for path in rig.kubelet.layout.plugins.glob("gs-*.sock"):
-        path.unlink()
     await registered_again(rig, 1)
 
 
@@ -109,31 +94,6 @@ async def test_an_unchanged_list_is_not_sent_again(rig: Rig) -> None:
     await rig.listed()
     await rig.api.until(lambda: rig.api.devices.get(GPU_RESOURCE) == (40, 30))
     assert rig.kubelet.manager.lists == 2
-
-
-async def test_with_a_lost_checkpoint_the_ids_of_a_living_pod_are_not_proposed_again(rig: Rig) -> None:
-    first = rig.api.create(pod("first", Ask("c", (at(0, 0),))))
-    await rig.running(first)
-    await rig.kubelet.stop()
-    (rig.kubelet.layout.plugins / FILE_NAME).unlink()
-    await rig.kubelet.start()
-    await registered_again(rig, 1)
-    second = rig.api.create(pod("second", Ask("c", (at(0, 1),))))
-    await rig.running(second)
-    held = [a.ids for (uid, _, _), a in rig.kubelet.manager.assignments.items() if uid == second]
-    assert held == [{at(0, 1)}]
-    assert [f.kind for f in await rig.plugin.auditor().look()] == ["forgotten"]
-
-
-@pytest.mark.parametrize("content", ["", "{", '{"Data": 7}', '{"Data": {"PodDeviceEntries": null}, "Checksum": 1}'])
-async def test_a_corrupt_checkpoint_harms_neither_kubelet_nor_plugin(rig: Rig, content: str) -> None:
-    await rig.kubelet.stop()
-    (rig.kubelet.layout.plugins / FILE_NAME).write_text(content)
-    await rig.kubelet.start()
-    await registered_again(rig, 1)
-    uid = rig.api.create(pod("p", Ask("c", (at(2, 2),))))
-    await rig.running(uid)
-    assert rig.cards(uid, "c") == [gpu(2)]
 
 
 async def test_a_replaced_plugin_keeps_grants_and_registers_at_once(rig: Rig) -> None:
@@ -164,21 +124,6 @@ async def test_ids_in_use_stay_listed_when_the_card_offers_fewer_slots(rig: Rig)
     await rig.listed()
     endpoint = rig.kubelet.manager.endpoints[GPU_RESOURCE]
     assert (len(endpoint.healthy), endpoint.unhealthy) == (16, {at(1, 9)})
-
-
-async def test_after_a_reboot_a_pod_gets_the_same_slice_and_its_files_are_there(rig: Rig) -> None:
-    uid = rig.api.create(pod("p", Ask("c", (at(1, 1),))))
-    await rig.running(uid)
-    await rig.plugin.stop()
-    await rig.kubelet.reboot()
-    rig.plugin = rig.new_plugin()
-    await rig.plugin.start()
-    await rig.api.until(lambda: uid in rig.kubelet.workers or uid in rig.kubelet.failed)
-    if uid in rig.kubelet.failed:
-        assert "unregistered device" in rig.kubelet.failed[uid] or "no healthy devices" in rig.kubelet.failed[uid]
-    else:
-        await rig.running(uid)
-        assert rig.cards(uid, "c") == [gpu(1)]
 
 
 async def test_the_plugin_started_first_saves_pods_over_a_reboot(rig: Rig) -> None:
