@@ -19,6 +19,7 @@ from extender.quotas import QuotaFacts
 from extender.reports import CONFLICT, Reports
 from extender.retries import SampledRetries
 from extender.settings import ExtenderSettings
+from extender.sweeping import Sweeper
 from extender.waking import Waker
 from extender.wire import ExtenderArgs, ExtenderPreemptionArgs
 from gpuslice.cluster.client import KubeClient
@@ -28,6 +29,7 @@ from gpuslice.cluster.lease import ElectionTerms, LeaderElector
 from gpuslice.cluster.timing import REAL_TIME, Timing
 from gpuslice.devices.families import load_builtin, load_files
 from gpuslice.placement import events
+from gpuslice.placement.events import PodKey
 from gpuslice.placement.policies.registry import PolicyDefaults
 
 log = structlog.get_logger(__name__)
@@ -69,6 +71,7 @@ class Extender:
         self.preemption = Preemption(
             client, self.promises, self.reports, budgets=self.feed.budgets_now, leads=leads, timing=timing
         )
+        self.sweeper = Sweeper(self._exists, timing.clock)
         self._greeted = False
         self._accepted = 0
         self._refused = 0
@@ -164,6 +167,17 @@ class Extender:
         if released:
             self.waker.wake(released, "something of the quota was given back")
 
+    def _exists(self, key: PodKey) -> bool:
+        facts = self.feed.pods.get(key.namespace, key.name)
+        return facts is not None and facts.seen.key.uid == key.uid
+
+    def _sweep(self) -> None:
+        reserved = [kept.key for kept in self.engine.ledger.reservations.values()]
+        for key in self.sweeper.sweep((*self.engine.ledger.waiting.keys(), *self.quota_waits.keys(), *reserved)):
+            log.info("waiting_pod_does_not_exist", pod=str(key), uid=key.uid)
+            self._settled(key.uid, key.namespace)
+            self.observe(events.PodGone(key.uid))
+
     # -- what the ledger and the engine ask for ----------------------------------------------------------------------
 
     def _act(self, command: events.Command) -> None:
@@ -244,6 +258,8 @@ class Extender:
         """Let time pass, once a second: deadlines in the ledger, and the first moment of leadership."""
         if self.feed.pods.behind_seconds < STALE_SECONDS:
             self.engine.tick()
+            if self.sweeper.due():
+                self._sweep()
         self.promises.tick()
         ready = self.leadership.not_ready() is None
         if ready and not self._greeted:

@@ -23,6 +23,10 @@ class QuotaWaits:
         self._waiting.setdefault(namespace, {})[dossier.key.uid] = dossier
         self._used[namespace] = dict(self._usage.used_in_namespace(namespace))
 
+    def keys(self) -> list[PodKey]:
+        """Return all pods that wait."""
+        return [dossier.key for here in self._waiting.values() for dossier in here.values()]
+
     def discard(self, uid: str, namespace: str) -> None:
         """A pod is bound, gone, or no longer held back by a quota."""
         here = self._waiting.get(namespace)
