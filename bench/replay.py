@@ -52,7 +52,7 @@ def measure(data: Path, policy: str, seeds: Sequence[int]) -> list[Figure]:
     started, decisions = time.process_time(), 0
     for seed in seeds:
         machine = Machine(nodes, PolicyDefaults(policy, policy), mix)
-        arrivals = recorded(data / "openb_arrival_orders.npz", "default", seed, len(pods), len(nodes))
+        arrivals = recorded(data / "openb_arrival_orders.npz", "default", seed, pods, nodes)
         machine.set_rank(arrivals.ranks or ())
         curve = run_inflation(machine, pods, offers, arrivals)
         decisions += len(arrivals.order)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpuslice.placement.policies.policy import Policy
 
 _WORST: Final = np.iinfo(np.int64).min
+ENDLESS_CPU: Final = 2**40
 
 
 @dataclass(slots=True)
@@ -60,9 +61,9 @@ class Scan:
         self.total_slots: Ints = fleet.total_slots[rows].astype(np.int64)
         self.total_memory: Ints = fleet.total_memory[rows].astype(np.int64)
         self.total_cores: Ints = fleet.total_cores[rows].astype(np.int64)
-        self.used_slots: Ints = fleet.used_slots[rows].astype(np.int64)
-        self.used_memory: Ints = fleet.used_memory[rows].astype(np.int64)
-        self.used_cores: Ints = fleet.used_cores[rows].astype(np.int64)
+        self.used_slots: Ints = fleet.used_slots[rows]
+        self.used_memory: Ints = fleet.used_memory[rows]
+        self.used_cores: Ints = fleet.used_cores[rows]
         holders: Ints = fleet.exclusive[rows].astype(np.int64)
         if freed is not None:
             self.used_slots -= freed.slots
@@ -85,6 +86,18 @@ class Scan:
         self.planned_mib: Ints = np.zeros(shape if fleet.any_equal_shares else (0, 0), dtype=np.int64)
         """Size of the shares that the plan has on each card, where all of a card must have the same."""
         self.chosen: list[Bools] = []
+        self.healthy: Bools = fleet.healthy[rows]
+        self.cordoned: Bools = fleet.cordoned[rows]
+        self.shut: Bools = self.cordoned | ~(self.present & self.healthy)
+        """Cards that hold nothing new whatever is left of them."""
+        total = fleet.cpu_total[rows]
+        self.cpu_free: Ints = np.where(total < 0, ENDLESS_CPU, total - fleet.cpu_used[rows])
+        """Thousandths of a core; endless where unknown."""
+        several = self.present & (self.kind != self.kind[:, :1])
+        self.mixed: list[int] = np.flatnonzero(row_any(several)).tolist() if several.any() else []
+        """Rows with cards of more than one kind."""
+        self.left_before: Ints | None = None
+        """Thousandths left of each card without the plan, once :mod:`fragments` was asked."""
 
     def slots_after(self) -> Ints:
         """Slots in use with the plan."""
@@ -104,16 +117,17 @@ class Scan:
         mine: Bools = self.present & np.isin(self.family, numbers)
         return mine
 
-    def wanted(self, block: Block, step: int) -> Ints:
-        """MiB that one slice of the block takes of each card in a step."""
+    def wanted(self, block: Block, step: int) -> Ints | int:
+        """MiB that one slice of the block takes of each card in a step, or of every card."""
         request = block.steps[step]
         if request is None:
-            return np.zeros_like(self.total_memory)
+            return 0
         if request.memory_percent:
-            return self.total_memory * request.memory_percent // 100
-        return np.full_like(self.total_memory, request.memory_mib)
+            of_each: Ints = self.total_memory * request.memory_percent // 100
+            return of_each
+        return request.memory_mib
 
-    def peaks(self, block: Block) -> tuple[Ints, int]:
+    def peaks(self, block: Block) -> tuple[Ints | int, int]:
         """Most MiB of each card, and most percent, that one slice of the block takes."""
         memory = self.wanted(block, 0)
         for step in range(1, len(block.steps)):
@@ -214,10 +228,10 @@ def usable_cards(
 
 def _first_shortage(left: Bools, tests: Sequence[tuple[Obstacle, Bools]], wanted: int) -> Codes:
     """Return the first test that left each row too few cards, for rows that have too few in the end."""
-    found = np.where(row_count(left) < wanted, np.uint8(Obstacle.TOO_FEW_CARDS), np.uint8(0))
-    for what, passed in tests:
-        left = left & passed
-        found[(found == 0) & (row_count(left) < wanted)] = what
+    stages = np.logical_and.accumulate(np.stack([left, *(passed for _, passed in tests)]))
+    short = np.einsum("ijk->ij", stages, dtype=np.int64) < wanted
+    what: Codes = np.array([Obstacle.TOO_FEW_CARDS, *(obstacle for obstacle, _ in tests)], dtype=np.uint8)
+    found: Codes = what[short.argmax(axis=0)]
     return found
 
 
@@ -225,25 +239,23 @@ def _tests(
     scan: Scan, shape: PodShape, position: int, accepted: Bools, *, idle_only: bool
 ) -> Iterable[tuple[Obstacle, Bools]]:
     block = shape.blocks[position]
-    rows, fleet = scan.rows, scan.fleet
-    slots = scan.slots_after()
+    fleet, slots = scan.fleet, scan.slots_after()
     yield Obstacle.SELECTION, accepted
-    yield Obstacle.UNHEALTHY, fleet.healthy[rows]
-    yield Obstacle.CORDONED, ~fleet.cordoned[rows]
+    yield Obstacle.UNHEALTHY, scan.healthy
+    yield Obstacle.CORDONED, ~scan.cordoned
     yield Obstacle.EXCLUSIVE, ~scan.exclusive
     if block.exclusive or idle_only:
         yield Obstacle.BUSY, slots == 0
     yield Obstacle.SLOTS, slots < scan.total_slots
-    fits_memory = np.ones(scan.present.shape, dtype=np.bool_)
-    fits_cores = np.ones(scan.present.shape, dtype=np.bool_)
-    for step, request in enumerate(block.steps):
-        if request is not None:
-            memory = scan.used_memory + scan.extra_memory[step] + scan.wanted(block, step)
-            cores = scan.extra_cores[step] + request.core_percent if request.core_percent else 1
-            fits_memory &= memory <= scan.total_memory
-            fits_cores &= scan.used_cores + cores <= scan.total_cores
-    yield Obstacle.MEMORY, fits_memory
-    yield Obstacle.CORES, fits_cores
+    fits_memory: Bools | np.bool_ = np.True_
+    fits_cores: Bools | np.bool_ = np.True_
+    for step, request in block.wanted:
+        memory = scan.used_memory + scan.extra_memory[step] + scan.wanted(block, step)
+        cores = scan.extra_cores[step] + request.core_percent if request.core_percent else 1
+        fits_memory = fits_memory & (memory <= scan.total_memory)
+        fits_cores = fits_cores & (scan.used_cores + cores <= scan.total_cores)
+    yield Obstacle.MEMORY, np.asarray(fits_memory)
+    yield Obstacle.CORES, np.asarray(fits_cores)
     if fleet.any_equal_shares:
         yield Obstacle.SHARE_SIZE, _same_size(scan, block)
     apart = [scan.chosen[other] for other in block.apart if other < len(scan.chosen)]

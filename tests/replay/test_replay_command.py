@@ -66,8 +66,8 @@ DEFAULT_ORDERS = {
 def test_the_default_traces_order_serves_traces_of_the_same_demands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], order: list[int], code: int, said: str
 ) -> None:
-    arrays = {"default_5_order": np.array(order, dtype=np.uint16), "default_5_noderank": np.arange(3, dtype=np.uint16)}
-    np.savez(tmp_path / "order.npz", **arrays)
+    ranks = np.arange(3, dtype=np.uint16)
+    np.savez(tmp_path / "order.npz", default_5_order=np.array(order, dtype=np.uint16), default_5_noderank=ranks)
     arguments = [*files(tmp_path), "--order", str(tmp_path / "order.npz"), "--seeds", "5", "--policy", "spread"]
     assert main(arguments) == code
     assert said in capsys.readouterr().err

@@ -13,8 +13,7 @@ from gpuslice.placement.columns import row_sum
 from gpuslice.placement.fleet import Bools, Floats, Ints
 from gpuslice.placement.mix import MILLI
 from gpuslice.placement.policies import fragments
-from gpuslice.placement.policies.fragments import ENDLESS_CPU
-from gpuslice.placement.scan import Scan
+from gpuslice.placement.scan import ENDLESS_CPU, Scan
 from gpuslice.placement.shape import Block, PodShape
 from gpuslice.placement.view import NodeView
 
@@ -50,7 +49,7 @@ class NodeBestFit:
     def scores(self, scan: Scan, shape: PodShape) -> Floats:
         """Return the same for every row."""
         left = row_sum(fragments.columns_after(scan))
-        cpu = fragments.free_cpu_column(scan) - shape.cpu_milli
+        cpu = scan.cpu_free - shape.cpu_milli
         part = _HALF * (np.where(cpu >= ENDLESS_CPU // 2, 0, cpu) / LARGEST_CPU) + _HALF * (left / LARGEST_LEFT)
         scores: Floats = ((1.0 - part) * 100.0).astype(np.int64).astype(np.float64)
         return scores

@@ -13,18 +13,15 @@ table of weights by size answers for every card, and trying a card changes one t
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from gpuslice.placement.columns import ratio, row_any, row_count, row_sum
+from gpuslice.placement.columns import ratio, row_count, row_sum
 from gpuslice.placement.fleet import UNKNOWN_CPU, Bools, Ints
 from gpuslice.placement.mix import MILLI, Mix, Task
 from gpuslice.placement.outlook import Outlook, allows
-from gpuslice.placement.scan import Scan
+from gpuslice.placement.scan import ENDLESS_CPU, Scan
 from gpuslice.placement.view import CardState, NodeView
-
-ENDLESS_CPU: Final = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +199,7 @@ def lefts_after(view: NodeView) -> list[int]:
 
 def left_columns(scan: Scan, slots: Ints, memory: Ints, cores: Ints, exclusive: Bools) -> Ints:
     """Return the thousandths left of every card of a scan, given what is used of them."""
-    fleet, rows = scan.fleet, scan.rows
-    shut = exclusive | (slots >= scan.total_slots) | ~fleet.healthy[rows] | fleet.cordoned[rows] | ~scan.present
+    shut = exclusive | (slots >= scan.total_slots) | scan.shut
     by_memory = ratio(MILLI * np.maximum(scan.total_memory - memory, 0), scan.total_memory)
     by_cores = ratio(MILLI * np.maximum(scan.total_cores - cores, 0), scan.total_cores)
     left: Ints = np.minimum(by_memory, by_cores)
@@ -213,28 +209,18 @@ def left_columns(scan: Scan, slots: Ints, memory: Ints, cores: Ints, exclusive: 
 
 def columns_before(scan: Scan) -> Ints:
     """Return what is left of every card without the plan."""
-    return left_columns(scan, scan.used_slots, scan.used_memory, scan.used_cores, scan.exclusive_before)
+    if scan.left_before is None:
+        scan.left_before = left_columns(scan, scan.used_slots, scan.used_memory, scan.used_cores, scan.exclusive_before)
+    return scan.left_before
 
 
 def columns_after(scan: Scan) -> Ints:
     """Return what is left of every card with the plan."""
+    if not scan.chosen:
+        return columns_before(scan)
     return left_columns(scan, scan.slots_after(), scan.memory_after(), scan.cores_after(), scan.exclusive)
 
 
 def free_cpu(view: NodeView) -> int:
     """Return the free CPU of a node; endless when unknown."""
     return ENDLESS_CPU if view.cpu_free == UNKNOWN_CPU else view.cpu_free
-
-
-def free_cpu_column(scan: Scan) -> Ints:
-    """Return the free CPU of every row; endless when unknown."""
-    fleet, rows = scan.fleet, scan.rows
-    total = fleet.cpu_total[rows]
-    cpu: Ints = np.where(total < 0, ENDLESS_CPU, total - fleet.cpu_used[rows])
-    return cpu
-
-
-def mixed_rows(scan: Scan) -> Bools:
-    """Mark rows with cards of more than one kind; :meth:`Meter.columns` does not hold for them."""
-    first = scan.kind[:, :1]
-    return row_any(scan.present & (scan.kind != first))

@@ -22,8 +22,8 @@ from gpuslice.placement.fleet import Bools, Floats, Ints
 from gpuslice.placement.mix import MILLI, cpu_per_card, typical
 from gpuslice.placement.outlook import MILLION, Outlook
 from gpuslice.placement.policies import fragments
-from gpuslice.placement.policies.fragments import ENDLESS_CPU, Meter
-from gpuslice.placement.scan import Scan
+from gpuslice.placement.policies.fragments import Meter
+from gpuslice.placement.scan import ENDLESS_CPU, Scan
 from gpuslice.placement.shape import Block, PodShape
 from gpuslice.placement.view import CardState, NodeView
 
@@ -77,12 +77,12 @@ class CardGradient:
         """Return the same in columns."""
         left = fragments.columns_after(scan)
         after = _columns_with(scan, block)
-        cpu = fragments.free_cpu_column(scan)
+        cpu = scan.cpu_free
         cpu_after = np.maximum(0, cpu - scan.cpu_wanted)
         kinds = scan.kind[:, 0].astype(np.int64)
         keys = -self._meter.trials(left, after, kinds, cpu_after)
         before = self._meter.columns(left, kinds, cpu) if self._tuning.rounded else np.zeros(len(left), dtype=np.int64)
-        for at in np.flatnonzero(fragments.mixed_rows(scan)).tolist():
+        for at in scan.mixed:
             self._mixed_row(scan, at, (left, after, keys, before), (int(cpu[at]), int(cpu_after[at])), usable)
         return _rounded(keys + before[:, None], self._meter.total) if self._tuning.rounded else keys
 
@@ -152,11 +152,11 @@ class NodeGradient:
     def scores(self, scan: Scan, shape: PodShape) -> Floats:
         """Return the score of every row."""
         before, after = fragments.columns_before(scan), fragments.columns_after(scan)
-        cpu = fragments.free_cpu_column(scan)
+        cpu = scan.cpu_free
         cpu_after = np.maximum(0, cpu - shape.cpu_milli)
         kinds = scan.kind[:, 0].astype(np.int64)
         growth = self._meter.columns(after, kinds, cpu_after) - self._meter.columns(before, kinds, cpu)
-        for at in np.flatnonzero(fragments.mixed_rows(scan)).tolist():
+        for at in scan.mixed:
             mine = np.flatnonzero(scan.present[at]).tolist()
             each = scan.kind[at, mine].tolist()
             growth[at] = self._meter.fragments(
