@@ -158,7 +158,8 @@ class StubKubelet:
         self._endings.clear()
         self._tasks.clear()
         self._ending.clear()
-        pods = [worker.pod for worker in self.workers.values()]
+        pods = [*(worker.pod for worker in self.workers.values()), *self._arrivals]
+        self._arrivals.clear()
         self._restarts = {uid: worker.starts() for uid, worker in self.workers.items()}
         for worker in self.workers.values():
             self.runtime.forget_pod(worker.uid)
@@ -234,12 +235,7 @@ class StubKubelet:
             # The kubelet forgets the pod at once: its devices are free while its processes still run.
             del self.workers[pod.uid]
         if worker is not None:
-            await worker.stop(grace_seconds)
-            if (task := self._tasks.pop(pod.uid, None)) is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-            # One that was being created while the others were stopped.
-            await worker.stop(0.0)
+            await self._halt(worker, grace_seconds)
             self.workers.pop(pod.uid, None)
             self.runtime.forget_pod(pod.uid)
         self._arrivals = deque(waiting for waiting in self._arrivals if waiting.uid != pod.uid)
@@ -247,6 +243,15 @@ class StubKubelet:
             await self._api.confirm_deleted(pod)
         self._ending.discard(pod.uid)
         self._known.discard(pod.uid)
+
+    async def _halt(self, worker: PodWorker, grace_seconds: float) -> None:
+        """Stop a pod's containers and its worker."""
+        await worker.stop(grace_seconds)
+        if (task := self._tasks.pop(worker.uid, None)) is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        # One that was being created while the others were stopped.
+        await worker.stop(0.0)
 
     # -- admission ------------------------------------------------------------------------------------------------
 
@@ -266,10 +271,16 @@ class StubKubelet:
             await self._arrived.wait()
             self._arrived.clear()
             while self._arrivals:
-                await self._admit(self._arrivals.popleft())
+                pod = self._arrivals.popleft()
+                try:
+                    await self._admit(pod)
+                except asyncio.CancelledError:
+                    # The kubelet ends in the middle of it: the next one admits the pod.
+                    self._arrivals.appendleft(pod)
+                    raise
 
     def _is_wanted(self, pod: PodObject) -> bool:
-        return pod.uid in self._known and pod.uid not in self._ending
+        return pod.uid in self._known and pod.uid not in self._ending and pod.uid not in self.failed
 
     async def _admit(self, pod: PodObject) -> None:
         worker = self.workers.get(pod.uid)
@@ -315,12 +326,12 @@ class StubKubelet:
 
     async def _reject(self, pod: PodObject, reason: str, message: str) -> None:
         log.warning("admission_failed", pod="/".join(pod.key), message=message)
-        self.failed[pod.uid] = message
-        if (worker := self.workers.pop(pod.uid, None)) is not None:
-            await worker.stop(0)
-            self._tasks.pop(pod.uid).cancel()
+        if (worker := self.workers.get(pod.uid)) is not None:
+            await self._halt(worker, 0.0)
+            self.workers.pop(pod.uid, None)
         status = {"phase": "Failed", "reason": reason, "message": message}
         await self._report_pod(pod, status)
+        self.failed[pod.uid] = message
 
     # -- reports --------------------------------------------------------------------------------------------------
 

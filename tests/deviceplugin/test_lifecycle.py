@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from deviceplugin.backend import Edits, Refused
 from deviceplugin.lock import NodeLock
 from deviceplugin.nodeconfig import CardSettings, NodeSettings
 from deviceplugin.offers import GPU_RESOURCE
@@ -69,6 +70,56 @@ async def test_a_start_that_is_cut_off_by_a_kubelet_restart_is_tried_again(
     answer.set()
     await rig.running(uid)
     assert rig.cards(uid, "c") == [gpu(1)]
+
+
+async def in_admission(rig: Rig, monkeypatch: pytest.MonkeyPatch, *names: str) -> list[str]:
+    """Create pods; return when the kubelet is in the middle of admitting the first, with the others behind it."""
+    asked = asyncio.Event()
+
+    async def never(*_: object) -> Sequence[str]:
+        asked.set()
+        await asyncio.Event().wait()
+        return ()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.plugin.backend, "prefer", never)
+        uids = [rig.api.create(pod(name, Ask("c", (at(1, n),)))) for n, name in enumerate(names)]
+        await asked.wait()
+        await rig.api.until(lambda: len(rig.kubelet._arrivals) == len(names) - 1)
+    return uids
+
+
+async def test_a_pod_whose_admission_a_kubelet_restart_cuts_off_is_admitted_by_the_next(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.kubelet.behaviour = replace(rig.kubelet.behaviour, pace=replace(FAST, first_admission=1.0))
+    (uid,) = await in_admission(rig, monkeypatch, "p")
+    await rig.kubelet.restart()
+    await rig.running(uid)
+    assert rig.cards(uid, "c") == [gpu(1)]
+
+
+async def test_pods_that_wait_for_admission_in_a_power_cut_are_admitted_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.kubelet.behaviour = replace(rig.kubelet.behaviour, pace=replace(FAST, first_admission=1.0))
+    waiting = await in_admission(rig, monkeypatch, "p", "q", "r")
+    allocate = rig.plugin.backend.allocate
+    refused: list[Sequence[str]] = []
+
+    def first_refuse_each(ids: Sequence[str]) -> Edits:
+        if len(refused) < len(waiting):
+            refused.append(ids)
+            raise Refused("not today")
+        return allocate(ids)
+
+    monkeypatch.setattr(rig.plugin.backend, "allocate", first_refuse_each)
+    await rig.kubelet.reboot()
+    await registered_again(rig, 1)
+    last = rig.api.create(pod("last", Ask("c", (at(2, 0),))))
+    await rig.running(last)
+    assert [rig.api.phase(uid) for uid in waiting] == ["Failed"] * 3
+    assert set(rig.kubelet.workers) == {last}
 
 
 async def test_a_stream_that_ends_without_a_restart_is_registered_again(rig: Rig) -> None:
