@@ -3,6 +3,8 @@
 import asyncio
 import io
 import json
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -191,6 +193,38 @@ schema: Any = schemathesis.openapi.from_asgi("/openapi.json", build_app(fuzzed))
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_published_routes_hold_under_schemathesis(case: Any) -> None:
     answer = case.call()
+    assert answer.status_code < 500
+    assert answer.headers["content-length"] == [str(len(answer.content))]
+
+
+@pytest.fixture(scope="module")
+def over_the_wire() -> Iterator[str]:
+    """Serve the routes as kube-scheduler reaches them: parsed straight from the socket, not through ASGI."""
+    listening, stopping, under_test = open_socket("127.0.0.1:0"), threading.Event(), verbs()
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        serving = asyncio.create_task(serve_http(build_app(under_test), listening, ended, direct=under_test.direct))
+        await asyncio.to_thread(stopping.wait)
+        ended.set()
+        await serving
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    stopping.set()
+    thread.join()
+
+
+written: Any = schemathesis.openapi.from_dict(build_app(fuzzed).openapi())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@written.parametrize()  # type: ignore[untyped-decorator]
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+def test_the_published_routes_hold_under_schemathesis_over_the_wire(case: Any, over_the_wire: str) -> None:
+    answer = case.call(base_url=over_the_wire)
     assert answer.status_code < 500
     assert answer.headers["content-length"] == [str(len(answer.content))]
 
