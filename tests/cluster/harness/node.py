@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -250,9 +251,9 @@ ip link set lo up"""
         """Return the cgroup folder of a pod (pids or unified hierarchy); None once it is gone."""
         for root in cgroups.hierarchies():
             if root.name in ("pids", "cgroup"):
-                found = list((root / self.cgroup).glob(f"**/pod{uid}"))
-                if found:
-                    return found[0]
+                # Folders of other pods may go while they are walked.
+                with suppress(FileNotFoundError):
+                    return next((root / self.cgroup).glob(f"**/pod{uid}"), None)
         return None
 
     def pod_processes(self, uid: str) -> list[int]:

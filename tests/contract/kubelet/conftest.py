@@ -59,8 +59,6 @@ async def registered(rig: Rig, probe: Probe) -> Probe:
 @pytest.fixture
 async def daemon(rig: Rig) -> AsyncIterator[NodeDaemon]:
     """The product's node daemon, registered."""
-    made = NodeDaemon(rig)
-    await made.start()
-    yield made
-    await rig.clear()
-    made.end()
+    async with NodeDaemon(rig) as made:
+        await made.start()
+        yield made

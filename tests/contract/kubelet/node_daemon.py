@@ -3,11 +3,10 @@
 import asyncio
 import json
 import shutil
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from gpuslice.devices import annotations, limits
 from gpuslice.devices.allocation import PodAllocation, SliceShare
@@ -53,10 +52,25 @@ class NodeDaemon:
         self._rig = rig
         self._machine = rig.machine
         self.state = rig.machine.folder / "state"
-        self._daemon: Daemon
+        self._daemon: Daemon | None = None
         self.log = self.state / "logs" / "deviceplugin.log"
 
     # -- life --------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Nothing runs yet."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the node's pods, then the daemon, and remove what it wrote."""
+        try:
+            await self._rig.clear()
+        finally:
+            if self._daemon is not None:
+                self._daemon.kill()
+            shutil.rmtree(self.state, ignore_errors=True)
+            for path in self._rig.places.cdi.glob("*.json"):
+                path.unlink()
 
     async def start(self, *flags: str, module: str = "deviceplugin") -> None:
         """Start it and wait until it is registered and its devices are offered."""
@@ -68,14 +82,14 @@ class NodeDaemon:
             "--metrics-host=127.0.0.1", "--metrics-port=0", "--probe-seconds=0.2", "--quiet-seconds=1",
             "--audit-seconds=0.5", "--log-format=json", *flags,
         ]  # fmt: skip
-        self._daemon = Daemon(
+        self._daemon = daemon = Daemon(
             module,
             arguments,
             folder=self.log.parent,
             name="deviceplugin",
             environment=machine.cards.host_environment,
         )
-        self._daemon.start()
+        daemon.start()
         await self.registered()
 
     async def registered(self) -> None:
@@ -89,6 +103,7 @@ class NodeDaemon:
 
     async def answers(self, path: str) -> str:
         """Return a page of its own server; empty while it has none."""
+        assert self._daemon is not None
         try:
             status, text = await asyncio.to_thread(self._daemon.fetch, path)
         except OSError:
@@ -97,20 +112,13 @@ class NodeDaemon:
 
     async def kill(self) -> None:
         """End it at once and wait until the kubelet has noticed."""
+        assert self._daemon is not None
         self._daemon.kill()
 
         async def noticed() -> bool:
             return not await self._rig.offered(GPU)
 
         await self._rig.until(noticed, "the kubelet has lost its devices")
-
-    def end(self) -> None:
-        """End it for good and remove what it wrote."""
-        self._daemon.process.signal(signal.SIGCONT)
-        self._daemon.kill()
-        shutil.rmtree(self.state, ignore_errors=True)
-        for path in self._rig.places.cdi.glob("*.json"):
-            path.unlink()
 
     # -- cards and pods ----------------------------------------------------------------------------------------------
 
@@ -127,7 +135,9 @@ class NodeDaemon:
         with (self._machine.cards.folder / "state" / "control").open("a") as file:
             file.write(f"{line}\n")
 
-    async def create(self, name: str, *asks: Ask, reserved: bool = True, restart_policy: str = "Never") -> Json:
+    async def create(
+        self, name: str, *asks: Ask, reserved: bool = True, restart_policy: str = "Never", grace_seconds: int = 1
+    ) -> Json:
         """Create a pod with the scheduler's decision on it; `reserved` False leaves that out."""
         decision = PodAllocation(
             self._machine.node, {a.name: tuple(SliceShare(s, a.memory_mib, 0) for s in a.slices) for a in asks}
@@ -140,6 +150,7 @@ class NodeDaemon:
             annotations=notes,
             restartPolicy=restart_policy,
             schedulerName="gpuslice-scheduler",
+            terminationGracePeriodSeconds=grace_seconds,
         )
         return await self._rig.create(body)
 

@@ -62,7 +62,7 @@ async def test_2_the_slice_of_a_pod_deleted_by_force_is_free_when_its_process_ha
     rig: Rig, daemon: NodeDaemon
 ) -> None:
     with Lifetimes() as lives:
-        first = await daemon.create("first", Ask("main", (daemon.at(0, 0),), 2000, STUBBORN))
+        first = await daemon.create("first", Ask("main", (daemon.at(0, 0),), 2000, STUBBORN), grace_seconds=4)
         await followed(rig, lives, first)
         await rig.start_deletion(first, 0)
         second = await daemon.create("second", Ask("main", (daemon.at(0, 0),), 3000))
@@ -101,11 +101,9 @@ async def wrong_daemon(rig: Rig) -> AsyncIterator[NodeDaemon]:
     """A node daemon that answers the first card to everybody."""
     config = rig.machine.folder / "envvar.yaml"
     config.write_text("defaults: {deviceListStrategy: envvar}\n")
-    made = NodeDaemon(rig)
-    await made.start(f"--node-config={config}", module="tests.contract.kubelet.wrong_daemon")
-    yield made
-    await rig.clear()
-    made.end()
+    async with NodeDaemon(rig) as made:
+        await made.start(f"--node-config={config}", module="tests.contract.kubelet.wrong_daemon")
+        yield made
 
 
 async def test_4_a_plugin_that_answers_one_card_to_everybody_is_found(rig: Rig, wrong_daemon: NodeDaemon) -> None:
