@@ -69,7 +69,7 @@ static void
 do_fill(unsigned long long bytes)
 {
 	unsigned long count = 0;
-	int result;
+	int result = CU_OK;
 	struct held block = {.kind = "plain", .bytes = bytes};
 	while (held_count < MAX_HELD && (result = cuMemAlloc_v2(&block.address, bytes)) == CU_OK) {
 		held[held_count++] = block;

@@ -1,10 +1,11 @@
-/* libFuzzer target for everything that parses what others wrote; the first byte chooses the parser.
- */
+/* libFuzzer target for everything that parses what others wrote. GPUSLICE_FUZZ names the part
+ * (text, limits, row, elf); without it the first byte chooses one. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bucket.h"
 #include "checksum.h"
 #include "elf_image.h"
 #include "process.h"
@@ -50,32 +51,53 @@ fuzz_limits(const uint8_t *data, size_t size)
 
 /* A tenant may write anything into its own state file. */
 static void
-fuzz_spans(const uint8_t *data, size_t size)
+fuzz_row(const uint8_t *data, size_t size)
 {
 	static struct state_device row;
+	const int64_t now = 1000000000000, burst = 10000000;
 	memcpy(&row, data, size < sizeof row ? size : sizeof row);
+	uint32_t quota = (uint32_t)row.launches % FULL_CORES_Q16 + 1;
+	int64_t start = (int64_t)(row.busy_ns % (uint64_t)now);
+	int64_t end = start + (int64_t)(row.throttled_ns % (uint64_t)(now - start));
+	int64_t fresh = spans_insert(&row, start, end, now);
+	if (fresh < 0 || fresh > end - start || (end > start && row.span_count > MAX_INTERVALS)) {
+		abort();
+	}
 	spans_insert(&row, (int64_t)row.tokens_ns, (int64_t)row.refilled_at_ns,
 		     (int64_t)row.busy_ns);
+	int64_t tokens = bucket_refill(&row, now, quota, burst);
+	int64_t wait = bucket_wait_ns(tokens, quota);
+	if (tokens > burst || row.tokens_ns > burst || wait < 0 || wait > 121000000000) {
+		abort();
+	}
+	bucket_take(&row, burst);
 }
+
+static void
+fuzz_elf(const uint8_t *data, size_t size)
+{
+	elf_image_bypasses(data, size, is_short, is_short);
+}
+
+static const struct part {
+	const char *name;
+	void (*run)(const uint8_t *data, size_t size);
+} parts[] = {{"text", fuzz_text}, {"limits", fuzz_limits}, {"row", fuzz_row}, {"elf", fuzz_elf}};
+#define PARTS (sizeof parts / sizeof parts[0])
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	const char *wanted = getenv("GPUSLICE_FUZZ");
 	if (size == 0) {
 		return 0;
 	}
-	switch (data[0] % 4) {
-	case 0:
-		fuzz_text(data + 1, size - 1);
-		break;
-	case 1:
-		fuzz_limits(data + 1, size - 1);
-		break;
-	case 2:
-		fuzz_spans(data + 1, size - 1);
-		break;
-	default:
-		elf_image_bypasses(data + 1, size - 1, is_short, is_short);
+	for (unsigned i = 0; wanted != NULL && i < PARTS; i++) {
+		if (strcmp(parts[i].name, wanted) == 0) {
+			parts[i].run(data, size);
+			return 0;
+		}
 	}
+	parts[data[0] % PARTS].run(data + 1, size - 1);
 	return 0;
 }

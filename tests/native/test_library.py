@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuslice.devices.limits import MIB
-from tests.native.shim_rig import CLIENT, DRIVERS, OUT_OF_MEMORY, SHIM, Client, Container, build
+from tests.native.shim_rig import DRIVERS, OUT_OF_MEMORY, SHIM, Client, Container, build
 
 OLD_HEADERS = "nvidia-cuda-runtime-cu11"
 
@@ -31,9 +31,10 @@ def test_the_static_analyzer_is_silent(built: None) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120)
 @pytest.mark.skipif(shutil.which("clang-14") is None, reason="needs clang with libFuzzer: apt-get install clang-14")
 def test_parsers_survive_the_fuzzer(built: None) -> None:
-    build(SHIM, "fuzz", "FUZZ_SECONDS=20")
+    build(SHIM, "fuzz", "FUZZ_SECONDS=8")
 
 
 def test_every_symbol_is_classified_and_our_abi_is_nvidias() -> None:
@@ -93,11 +94,11 @@ def test_the_stand_in_driver_enforces_without_a_preload(container: Callable[...,
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
 @pytest.mark.timeout(300)
-def test_a_program_under_valgrind_shows_no_error_of_ours(container: Callable[..., Container]) -> None:
-    box = container(1000)
-    commands = "device 0\nalloc plain 1000000\nalloc async 4000000\ninfo\nkernel k_20us\nlaunch 50 sync\nfreeall\n"
-    done = subprocess.run(
-        ["valgrind", "--error-exitcode=9", "--quiet", "--leak-check=no", str(CLIENT)],
-        input=commands, env=box.environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def test_a_program_under_valgrind_shows_no_error_of_ours(built: None) -> None:
+    build(SHIM, "valgrind")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_program_with_the_library_in_it_is_clean_under_sanitizers(built: None) -> None:
+    build(SHIM, "asan")

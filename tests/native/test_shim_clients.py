@@ -20,7 +20,7 @@ Maker = Callable[..., Container]
 def run(box: Container, module: str, *words: str) -> str:
     found = subprocess.run([PYTHON, "-c", f"import {module}"], capture_output=True, check=False)
     if found.returncode != 0:
-        pytest.skip(f"{module} is not installed (uv sync --group clients, or GPUSLICE_CLIENTS_PYTHON)")
+        pytest.skip(f"{module} is not installed (`make test` installs it; or set GPUSLICE_CLIENTS_PYTHON)")
     environment = {**box.environment, "HOME": str(box.directory), "TERM": "xterm", "CUDA_VISIBLE_DEVICES": "0"}
     done = subprocess.run([PYTHON, *words], env=environment, capture_output=True, text=True, check=False, timeout=50)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ links: nvswitch
 def require(module: str) -> None:
     found = subprocess.run([PYTHON, "-c", f"import {module}"], capture_output=True, check=False)
     if found.returncode != 0:
-        pytest.skip(f"{module} is not installed (uv sync --group clients, or GPUSLICE_CLIENTS_PYTHON)")
+        pytest.skip(f"{module} is not installed (`make test` installs it; or set GPUSLICE_CLIENTS_PYTHON)")
 
 
 def run_python(node: Node, code: str) -> str:
