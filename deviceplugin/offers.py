@@ -79,8 +79,11 @@ def make_offers(
 
 
 def _offers_of(physical: PhysicalCard, settings: NodeSettings, card: CardSettings) -> tuple[list[Offer], list[str]]:
-    if not physical.mig_enabled or settings.mig_strategy == "none":
+    if not physical.mig_enabled:
         return [Offer(_whole(physical, card), GPU_RESOURCE, physical)], []
+    if settings.mig_strategy == "none":
+        # A process sees one instance of such a card and never the card: a share of the card would be a lie.
+        return [], [f"card {physical.uuid} has MIG enabled: set migStrategy to single or mixed, or disable MIG"]
     if not physical.mig_instances:
         return [], [f"card {physical.uuid} has MIG enabled but no instance; create instances or disable MIG"]
     if settings.mig_strategy == "single" and len({m.profile for m in physical.mig_instances}) > 1:

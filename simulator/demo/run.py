@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Never
@@ -23,7 +23,7 @@ from simulator.demo.nodes import DRIVERS, LIBRARY, NodeSpec
 from simulator.demo.pods import Applied, Object, apply, read_manifests, refusal_of, settle
 from simulator.demo.report import Report, counted
 from simulator.demo.stage import Stage, stage
-from simulator.inventory import dump_node, load_nodes
+from simulator.inventory import cards_of, dump_node, load_nodes
 
 EXAMPLES = (Path(__file__).parent / "examples", Path(__file__).parents[2] / "examples")
 """In an installed wheel, in a checkout."""
@@ -120,6 +120,8 @@ async def _main(options: DemoOptions, report: Report) -> int:
     manifests = read_manifests(options.files or [_examples()])
     with tempfile.TemporaryDirectory(prefix="gpuslice-", dir=_workplace()) as folder:
         specs = _fleet(options.fleet or [_examples() / FLEET], Path(folder))
+        for note in _cards_with_mig(specs):
+            report.say(note)
         async with stage(Path(folder), specs, report) as running:
             await _show(running, manifests, report, may_wait=bool(options.fleet and not options.files))
             code = report.verdict()
@@ -193,3 +195,11 @@ def _fleet(paths: Sequence[Path], folder: Path) -> list[NodeSpec]:
             file.write_text(dump_node(inventory))
             specs[inventory.name] = NodeSpec(inventory.name, file)
     return list(specs.values())
+
+
+def _cards_with_mig(specs: Sequence[NodeSpec]) -> Iterator[str]:
+    """Say of which cards the demo's pods, which ask for shares of whole cards, can get none."""
+    for spec in specs:
+        cards = [card for node in load_nodes(spec.inventory) for card in cards_of(node)]
+        if partitioned := sum(card.mig is not None for card in cards):
+            yield f"{spec.name}: {partitioned} of {counted(len(cards), 'card')} partitioned by MIG, not used here"

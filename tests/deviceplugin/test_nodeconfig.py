@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import nodeconfig
-from deviceplugin.nodeconfig import CardSettings, NodeSettings
+from deviceplugin.nodeconfig import CardSettings, MigStrategy, NodeSettings
+from deviceplugin.offers import make_offers
 from gpuslice.devices.errors import BadConfiguration
+from gpuslice.nvml.inventory import Machine, MigInstance, PhysicalCard
 
 
 def read(text: str, node: str = "gpu-1", **labels: str) -> NodeSettings:
@@ -80,3 +82,35 @@ def test_the_example_says_what_it_means() -> None:
     )
     assert read(content, node="t4-7").cards.slots_per_card == 4
     assert read(content, node="workstation").filtered_indexes == {0}
+
+
+SMALL = MigInstance("MIG-1", "1g.10gb", 9728, 3, 0, 14)
+LARGE = MigInstance("MIG-2", "3g.40gb", 40192, 1, 0, 42)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "instances", "offered", "problem"),
+    [
+        pytest.param("none", (SMALL,), {}, "set migStrategy to single or mixed", id="no share of a card with MIG"),
+        pytest.param("mixed", (), {}, "no instance", id="no instances"),
+        pytest.param("single", (SMALL, LARGE), {}, "different profiles", id="single wants one profile"),
+        pytest.param("single", (SMALL,), {"MIG-1": "nvidia.com/gpu"}, "", id="single"),
+        pytest.param(
+            "mixed",
+            (SMALL, LARGE),
+            {"MIG-1": "nvidia.com/mig-1g.10gb", "MIG-2": "nvidia.com/mig-3g.40gb"},
+            "",
+            id="mixed names profiles",
+        ),
+    ],
+)
+def test_what_a_card_with_mig_offers(
+    strategy: MigStrategy, instances: tuple[MigInstance, ...], offered: dict[str, str], problem: str
+) -> None:
+    card = PhysicalCard(
+        uuid="GPU-1", index=0, model="A100", memory_mib=81920, mig_enabled=True, mig_instances=instances
+    )
+    offers = make_offers(Machine("580.65.06", (card,)), NodeSettings(mig_strategy=strategy))
+    assert {uuid: offer.resource for uuid, offer in offers.by_uuid.items()} == offered
+    assert problem in " ".join(offers.problems)
+    assert bool(problem) == bool(offers.problems)
