@@ -43,12 +43,12 @@ nvml_result
 fake_nvmlDeviceGetBAR1MemoryInfo(void *device, struct nvml_bar1 *out)
 {
 	const struct handle *handle = NULL;
-	nvml_result result = handle_check_card(device, "nvmlDeviceGetBAR1MemoryInfo", &handle);
+	nvml_result result = handle_check(device, "nvmlDeviceGetBAR1MemoryInfo", &handle);
 	if (result != NVML_OK || out == NULL) {
 		return result != NVML_OK ? result : NVML_INVALID_ARGUMENT;
 	}
-	out->total = 1ULL << (64 - __builtin_clzll(handle_card(handle)->memory_bytes - 1));
-	out->used = 1ULL << 20;
+	out->total = 1ULL << (64 - __builtin_clzll(domain_total(handle_domain(handle)) - 1));
+	out->used = handle->gi == 0 ? 1ULL << 20 : 0;
 	out->free = out->total - out->used;
 	return NVML_OK;
 }

@@ -49,6 +49,17 @@ def test_nvitop_shows_the_cards(tmp_path: Path) -> None:
     assert done.stdout.count("2000MiB / 80.00GiB") == 2
 
 
+def test_nvitop_shows_mig_instances(tmp_path: Path) -> None:
+    require("nvitop")
+    inventory = "name: mig\ncards: [{model: A100-SXM4-80GB, mig: [1g.20gb, 3g.40gb]}, {model: T4}]\n"
+    done = Node(tmp_path, inventory).run(PYTHON, "-m", "nvitop", "--once", "--ascii", "--colorful")
+    assert done.returncode == 0, done.stderr
+    assert [line.split("@")[0].split() for line in done.stdout.splitlines() if "@ GI/CI" in line] == [
+        ["|", "0:0", "1g.20gb"],
+        ["|", "0:1", "3g.40gb"],
+    ]
+
+
 CUDA_BINDINGS = """
 from cuda.bindings import driver as d
 def ok(answer):
