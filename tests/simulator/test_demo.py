@@ -21,6 +21,8 @@ from simulator.demo.nodes import NodeSpec
 from simulator.demo.pods import apply, settle
 from simulator.demo.report import Report
 from simulator.demo.stage import Stage, stage
+from simulator.nvidia_smi import import_inventory
+from tests.simulator.test_nvidia_smi import INSTANCES, gpu, smi
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("demo")]
@@ -152,3 +154,18 @@ async def kill_and_go_on(folder: Path, daemon: str) -> None:
 @pytest.mark.parametrize("daemon", ["webhook", "extender", "device-plugin-n1"])
 def test_a_killed_daemon_comes_back_and_no_share_is_lost_or_doubled(folder: Path, daemon: str) -> None:
     asyncio.run(kill_and_go_on(folder, daemon))
+
+
+def test_it_holds_on_machines_that_were_imported(folder: Path) -> None:
+    """A machine of which MIG has one card, and one with a card that nobody knows."""
+    machines = {
+        "dgx": smi(gpu("07", mig="Enabled", instances=INSTANCES), gpu("0f", minor="1")),
+        "desk": smi(gpu("2d", name="NVIDIA Future 9000", device="0xFFFF10DE", memory="24576")),
+    }
+    for name, xml in machines.items():
+        (folder / f"{name}.yaml").write_text(import_inventory(xml, name=name))
+    demo = start_demo("--nodes", *(str(folder / f"{name}.yaml") for name in machines), folder=folder)
+    output, _ = demo.communicate(timeout=100)
+    assert demo.returncode == 0, output
+    assert "dgx: 1 of 2 cards partitioned by MIG, not used here" in output
+    assert "Everything held." in output
