@@ -141,7 +141,7 @@ class Daemon:
                 group.create_task(
                     Auditor(self.node, self._books, self.settings.audit_seconds, self.cards.processes).run()
                 )
-                group.create_task(HintWriter(self.node, self._books).run())
+                group.create_task(HintWriter(self.node).run())
                 for description in self._generic:
                     await self._add_generic(description)
                 if self.settings.gpus:

@@ -12,11 +12,10 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deviceplugin.book import Book
 from deviceplugin.node import Node
 from gpuslice.devices import limits
 from gpuslice.devices import limits_layout as layout
@@ -94,7 +93,6 @@ class HintWriter:
     """Writes hints for the containers of one node. Sleeps while no card needs them."""
 
     node: Node
-    books: Mapping[str, Book]
     clock_ns: Callable[[], int] = time.monotonic_ns
     cards: dict[str, list[Neighbour]] = field(default_factory=dict)
     """By UUID, those that need hints."""
@@ -102,25 +100,22 @@ class HintWriter:
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            self.node.grants_changed.clear()
-            self.read_grants()
-            while self.cards and not self.node.grants_changed.is_set():
+            self.node.limits_changed.clear()
+            self.arrange()
+            while self.cards and not self.node.limits_changed.is_set():
                 busy = self.look()
                 await asyncio.sleep(_BUSY_SECONDS if busy else _QUIET_SECONDS)
-            await self.node.grants_changed.wait()
+            await self.node.limits_changed.wait()
+            # Changes come in crowds.
+            await asyncio.sleep(_BUSY_SECONDS)
 
-    def read_grants(self) -> None:
-        """Find out who is on which card, from the limits that are in force."""
+    def arrange(self) -> None:
+        """Find out who is on which card, by the limits in force."""
         found: dict[str, list[Neighbour]] = {}
-        for book in self.books.values():
-            for grant in book.grants.values():
-                directory = self.node.delivery.paths(grant.id).directory
-                try:
-                    listed = limits.read_limits(directory / "limits")
-                except (OSError, limits.BadLimitsFile):
-                    continue
-                for limit in listed:
-                    found.setdefault(limit.uuid, []).append(Neighbour(directory, limit, len(listed)))
+        for grant_id, listed in self.node.limits.items():
+            directory = self.node.delivery.paths(grant_id).directory
+            for limit in listed:
+                found.setdefault(limit.uuid, []).append(Neighbour(directory, limit, len(listed)))
         self.cards = {uuid: listed for uuid, listed in found.items() if needs_hints(item.limit for item in listed)}
 
     def look(self) -> bool:

@@ -13,7 +13,7 @@ _POLICIES: Mapping[str, limits.CorePolicy] = {
 }
 
 
-def limits_of(grant: Grant, core_policy: str) -> list[limits.DeviceLimit]:
+def limits_of(grant: Grant, core_policy: str) -> tuple[limits.DeviceLimit, ...]:
     """Return the records of a grant's limits file, one per card; two slices of one card add up."""
     by_card: dict[str, SliceShare] = {}
     for share in grant.shares:
@@ -21,7 +21,7 @@ def limits_of(grant: Grant, core_policy: str) -> list[limits.DeviceLimit]:
         memory = share.memory_mib + (before.memory_mib if before else 0)
         cores = min(share.core_percent + (before.core_percent if before else 0), 100)
         by_card[share.card] = SliceShare(share.slice, memory, cores)
-    return [
+    return tuple(
         limits.DeviceLimit(
             uuid=uuid,
             memory_mib=share.memory_mib,
@@ -30,4 +30,4 @@ def limits_of(grant: Grant, core_policy: str) -> list[limits.DeviceLimit]:
             core_policy=_POLICIES[core_policy if share.core_percent else "off"],
         )
         for uuid, share in by_card.items()
-    ]
+    )

@@ -19,6 +19,7 @@ from deviceplugin.nodeconfig import NodeSettings
 from deviceplugin.offers import GPU_RESOURCE, Offers
 from deviceplugin.podresources import PodResources
 from deviceplugin.tenants import Tenant, read_tenant
+from gpuslice.devices.limits import DeviceLimit
 from gpuslice.devices.pods import Pod
 
 log = structlog.get_logger(__name__)
@@ -94,8 +95,9 @@ class Node:
         self.pods_changed = 0
         self.on_pod: list[Callable[[Tenant], None]] = []
         self.turns = Turns()
-        self.grants_changed = asyncio.Event()
-        """Files of grants were written or removed."""
+        self.limits: dict[str, tuple[DeviceLimit, ...]] = {}
+        """By grant, the limits that its container's shim enforces."""
+        self.limits_changed = asyncio.Event()
         self._pods = asyncio.Condition()
         self._files = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
         self._wakers: set[asyncio.Task[None]] = set()
@@ -155,27 +157,37 @@ class Node:
 
     async def deliver(self, grant: Grant) -> None:
         """Write the files on their own thread, one grant after the other: nobody's Allocate waits for a disk."""
-        await asyncio.get_running_loop().run_in_executor(self._files, self.put_in_place, grant)
-        self.grants_changed.set()
+        enforced = await asyncio.get_running_loop().run_in_executor(self._files, self._write, grant)
+        self._note_limits(grant, enforced)
 
     def discard(self, grant_ids: Iterable[str]) -> None:
         """Remove the files of grants that have ended, some time soon, on the same thread."""
         for grant_id in grant_ids:
             self._files.submit(self.delivery.remove, grant_id)
-        self.grants_changed.set()
+            if self.limits.pop(grant_id, None):
+                self.limits_changed.set()
 
     def close(self) -> None:
         """Finish what is to be written and removed, and stop the thread of the files."""
         self._files.shutdown(wait=True)
 
     def put_in_place(self, grant: Grant) -> None:
-        """Write the files that the grant's container is to see."""
+        """Write the files that the grant's container is to see, here and now."""
+        self._note_limits(grant, self._write(grant))
+
+    def _note_limits(self, grant: Grant, enforced: tuple[DeviceLimit, ...]) -> None:
+        if enforced and self.limits.get(grant.id) != enforced:
+            self.limits[grant.id] = enforced
+            self.limits_changed.set()
+
+    def _write(self, grant: Grant) -> tuple[DeviceLimit, ...]:
         paths = self.delivery.paths(grant.id)
         edits = sharing.describe(grant, self.offers, self.settings, paths)
-        enforced = sharing.enforced_by_shim(self.offers, grant)
-        self.delivery.deliver(
-            grant, edits if grant.late else None, limits_of(grant, self.settings.core_policy) if enforced else ()
-        )
+        enforced: tuple[DeviceLimit, ...] = ()
+        if sharing.enforced_by_shim(self.offers, grant):
+            enforced = limits_of(grant, self.settings.core_policy)
+        self.delivery.deliver(grant, edits if grant.late else None, enforced)
+        return enforced
 
     # -- reports --------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ def writer(*containers: Container, now: Callable[[], int] = lambda: NOW) -> Hint
     for container in containers:
         for device in container.devices:
             cards.setdefault(device.uuid, []).append(Neighbour(container.directory, device, len(container.devices)))
-    return HintWriter(None, {}, now, cards)  # type: ignore[arg-type]  # the node is asked for grants only
+    return HintWriter(None, now, cards)  # type: ignore[arg-type]  # the node is asked for grants only
 
 
 @pytest.mark.parametrize(

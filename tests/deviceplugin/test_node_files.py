@@ -173,7 +173,7 @@ def test_a_damaged_limits_file_is_written_anew(tmp_path: Path, damage: bytes | N
     if damage is not None:
         path.write_bytes(damage)
     made.deliver(given, None, limits_of(given, "hard"))
-    assert list(limits.read_limits(path)) == limits_of(given, "hard")
+    assert limits.read_limits(path) == limits_of(given, "hard")
 
 
 def test_delivering_twice_changes_nothing(tmp_path: Path) -> None:
