@@ -8,7 +8,7 @@ import structlog
 
 from extender.binding import Binder
 from extender.engine import Acceptance, Engine, Invalid, Notice, OverQuota, Placement, Refusal, Surroundings, Terms
-from extender.facts import PodFacts
+from extender.facts import NodeFacts, PodFacts
 from extender.feed import Feed
 from extender.gate import Gate
 from extender.leadership import Leadership
@@ -16,7 +16,7 @@ from extender.preemption import Preemption
 from extender.promises import Promises
 from extender.quota_waits import QuotaWaits
 from extender.quotas import QuotaFacts
-from extender.reports import CONFLICT, Reports
+from extender.reports import CARDS_UNREADABLE, CONFLICT, REGISTER_AGAIN, Reports
 from extender.retries import SampledRetries
 from extender.settings import ExtenderSettings
 from extender.sweeping import Sweeper
@@ -136,6 +136,13 @@ class Extender:
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
 
+    def note_node(self, facts: NodeFacts) -> None:
+        """Tell on a node that its cards cannot all be read; those take no pods."""
+        name = facts.seen.cards.node
+        log.error("node_cards_unreadable", node=name, error=facts.problem)
+        if self.leadership.leads():
+            self.recorder.record(Subject.node(name), "Warning", CARDS_UNREADABLE, f"{facts.problem}: {REGISTER_AGAIN}")
+
     def note_admission(self, facts: PodFacts) -> None:
         """See how far a bound pod has come."""
         self.promises.note_admission(facts)
@@ -247,6 +254,7 @@ class Extender:
         """Gauges of the parts, by name."""
         return {
             "leading": float(self.leadership.leads()),
+            "nodes_unreadable": float(sum(1 for facts in self.feed.nodes.items.values() if facts.problem)),
             "ready": float(self.leadership.not_ready() is None),
             "pods_view_age_seconds": min(self.feed.pods.behind_seconds, 1e9),
             "nodes_view_age_seconds": min(self.feed.nodes.behind_seconds, 1e9),

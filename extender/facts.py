@@ -21,7 +21,7 @@ from gpuslice.devices.annotations import (
 )
 from gpuslice.devices.errors import BadAnnotation, BadQuantity
 from gpuslice.devices.families import Families
-from gpuslice.devices.families.register import cards_of_node
+from gpuslice.devices.families.register import read_node
 from gpuslice.devices.inventory import NodeCards
 from gpuslice.devices.pods import Node, Pod
 from gpuslice.devices.quantity import parse_quantity
@@ -59,7 +59,7 @@ class NodeFacts:
     own: bool = True
     """Its cards were registered by our own daemon, not by a plugin of HAMi or a vendor."""
     problem: str = ""
-    """Why its cards could not be read; empty when all is well."""
+    """Why some of its cards could not be read; empty when all is well."""
 
 
 def pod_key(pod: Pod) -> PodKey:
@@ -172,11 +172,8 @@ def node_facts(node: Node, families: Families, before: NodeFacts | None = None) 
     if before is not None and before.mark == mark:
         cards, problem = before.seen.cards, before.problem
     else:
-        try:
-            cards = _shared(cards_of_node(node, families) or NodeCards(name, ()))
-        except BadAnnotation as error:
-            cards, problem = NodeCards(name, ()), str(error)
-            log.warning("node_cards_unreadable", node=name, error=problem)
+        read, problems = read_node(node, families)
+        cards, problem = _shared(read or NodeCards(name, ())), "; ".join(map(str, problems))
     domain = next((node.metadata.labels[key] for key in DOMAIN_LABELS if key in node.metadata.labels), "")
     cpu = node.status.allocatable.get("cpu")
     seen = NodeSeen(

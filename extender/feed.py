@@ -39,6 +39,9 @@ class Sink(Protocol):
     def loaded(self) -> None:
         """The first lists of nodes and pods have been taken."""
 
+    def note_node(self, facts: NodeFacts) -> None:
+        """See a node whose cards cannot all be read."""
+
     def note_admission(self, facts: PodFacts) -> None:
         """See how far a bound pod has come."""
 
@@ -121,9 +124,14 @@ class Feed:
 
     def _on_node(self, event: Event[NodeFacts]) -> None:
         match event:
-            case Listed():
+            case Listed(items, _):
+                for item in items.values():
+                    if item.problem:
+                        self._sink.note_node(item)
                 self._relist()
             case Changed(item, before):
+                if item.problem and (before is None or before.problem != item.problem):
+                    self._sink.note_node(item)
                 if self.loaded and (before is None or before.seen != item.seen):
                     self._sink.observe(item.seen)
             case Gone(item):

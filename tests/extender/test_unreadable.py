@@ -6,10 +6,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from extender.metrics import LedgerCollector
-from extender.reports import UNREADABLE
-from gpuslice.cluster.resources import PODS
+from extender.reports import CARDS_UNREADABLE, UNREADABLE
+from gpuslice.cluster.resources import NODES, PODS
 from gpuslice.devices.allocation import PodAllocation, SliceShare
-from gpuslice.devices.annotations import ALLOCATION, HAMI_ALLOCATED, HAMI_NODE, encode_allocation
+from gpuslice.devices.annotations import ALLOCATION, CARDS, HAMI_ALLOCATED, HAMI_NODE, encode_allocation
 from gpuslice.placement.rejection import TEXTS, Obstacle
 from simulator.apiserver.server import ApiServer, running
 from tests.extender.objects import container, node, pod
@@ -99,3 +99,29 @@ async def test_what_was_read_before_goes_on_to_count_when_the_record_is_spoilt()
             await stand.client.patch(PODS, "old", healed, namespace="default")
             await stand.until(lambda: unreadable_pods(stand) == 0.0)
             stand.ledger.check_invariants()
+
+
+async def test_cards_that_cannot_be_read_are_told_on_their_node_and_hide_no_others() -> None:
+    async with running() as server:
+        made = node("n1", 1)
+        made["metadata"]["annotations"]["hami.io/node-dcu-register"] = "DCU-0,4:"
+        await server.create(made)
+        created = await server.create(pod("new", container(memory_mib=1000)))
+        async with standing(server) as stand:
+            assert (await stand.filter(created, "n1"))["NodeNames"] == ["n1"]
+            assert stand.extender.gauges()["nodes_unreadable"] == 1.0
+            spoilt = {"metadata": {"annotations": {CARDS: "{"}}}
+            await stand.client.patch(NODES, "n1", spoilt)
+            await stand.until(lambda: not stand.ledger.book("n1").cards.cards)  # type: ignore[union-attr]
+            refused = await stand.filter(created, "n1")
+            await stand.until(lambda: len(cards_told(server)) == 2)
+        assert refused["FailedAndUnresolvableNodes"] == {"n1": TEXTS[Obstacle.UNKNOWN_NODE]}
+        first, second = cards_told(server)
+        assert "hami.io/node-dcu-register" in first
+        assert CARDS in second
+        assert "remove the annotation" in second
+
+
+def cards_told(server: ApiServer) -> list[str]:
+    found = [e for e in server.list("v1", "Event", "default") if e["reason"] == CARDS_UNREADABLE]
+    return sorted((e["message"] for e in found), key=len)
