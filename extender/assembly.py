@@ -30,6 +30,7 @@ from gpuslice.cluster.timing import REAL_TIME, Timing
 from gpuslice.devices.families import load_builtin, load_files
 from gpuslice.placement import events
 from gpuslice.placement.events import PodKey
+from gpuslice.placement.holding import Phase
 from gpuslice.placement.policies.registry import PolicyDefaults
 
 log = structlog.get_logger(__name__)
@@ -179,9 +180,11 @@ class Extender:
         return facts is not None and facts.seen.key.uid == key.uid
 
     def _sweep(self) -> None:
-        reserved = [kept.key for kept in self.engine.ledger.reservations.values()]
-        for key in self.sweeper.sweep((*self.engine.ledger.waiting.keys(), *self.quota_waits.keys(), *reserved)):
-            log.info("waiting_pod_does_not_exist", pod=str(key), uid=key.uid)
+        ledger = self.engine.ledger
+        reserved = [kept.key for kept in ledger.reservations.values()]
+        bound = [held.key for held in ledger.holdings.values() if held.phase is Phase.BOUND]
+        for key in self.sweeper.sweep((*ledger.waiting.keys(), *self.quota_waits.keys(), *reserved, *bound)):
+            log.warning("pod_does_not_exist", pod=str(key), uid=key.uid)
             self._settled(key.uid, key.namespace)
             self.observe(events.PodGone(key.uid))
 

@@ -6,7 +6,6 @@ a pod is booked on the cards of its node. A later list of either kind is a relis
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -140,17 +139,23 @@ class Feed:
 
     def _on_pod(self, event: Event[PodFacts]) -> None:
         match event:
-            case Listed():
+            case Listed(_, gone):
                 self._relist()
+                for item in gone:
+                    self._end(item)
             case Changed(item, before) if self.loaded:
                 if before is None or before.admitted != item.admitted or before.seen.node != item.seen.node:
                     self._sink.note_admission(item)
                 if before is None or before.seen != item.seen:
                     self._sink.observe(item.seen)
             case Gone(item) if self.loaded:
-                self._foreign.release(item.seen.key.uid)
-                self._sink.note_admission(replace(item, admitted=True))
-                self._sink.observe(events.PodGone(item.seen.key.uid))
+                self._end(item)
+
+    def _end(self, item: PodFacts) -> None:
+        """Tell everybody that a pod is gone, whether the watch said so or a list that lacks it."""
+        self._foreign.release(item.seen.key.uid)
+        if self.loaded:
+            self._sink.observe(events.PodGone(item.seen.key.uid))
 
     def _relist(self) -> None:
         if not self.nodes.lists or not self.pods.lists:

@@ -66,6 +66,7 @@ class Promises:
         self.hold_now()
         if isinstance(event, events.PodGone):
             self._holds.pop(event.uid, None)
+            self._gate.settled(event.uid)
         elif isinstance(event, events.PodSeen) and event.node:
             self._holds.pop(event.key.uid, None)
         for uid in self._resolved_by(event):

@@ -10,6 +10,7 @@ from extender.gate import BUSY, Gate
 from gpuslice.cluster.resources import PODS
 from gpuslice.devices.allocation import PodAllocation, SliceShare
 from gpuslice.devices.annotations import CARDS, encode_cards
+from simulator.apiserver.faults import matching
 from simulator.apiserver.server import ApiServer, running
 from tests.extender.objects import cards_of, container, node, pod
 from tests.extender.stand import Stand, standing
@@ -71,6 +72,22 @@ async def test_when_the_time_is_up_the_share_is_given_back_and_the_pod_tried_aga
         async with standing(server, bind_timeout_seconds=0.4) as stand:
             assert await stand.bind(first, "n1") == ""
             assert (await stand.bind(second, "n1"), len(stand.ledger.holdings)) == (f"node n1: {BUSY}", 1)
+
+
+async def test_a_pod_that_went_while_the_watch_was_down_holds_nobody_back() -> None:
+    async with running() as server:
+        await server.create(old_node("n1"))
+        first, second = await make(server, "first", "second")
+        async with standing(server, bind_timeout_seconds=0.4) as stand:
+            assert await stand.bind(first, "n1") == ""
+            await stand.until(lambda: stand.ledger.holdings[first["metadata"]["uid"]].seen)
+            server.faults.partition(matching(method="GET", path="/api/v1/pods"))
+            server.drop_watches("pods")
+            await stand.client.delete(PODS, "first", namespace="default", grace_seconds=0)
+            server.compact()
+            server.faults.clear()
+            await stand.until(lambda: not stand.ledger.holdings)
+            assert await stand.bind(second, "n1") == ""
 
 
 async def test_after_a_restart_pods_on_their_way_are_known_again() -> None:

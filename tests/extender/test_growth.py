@@ -33,6 +33,7 @@ BOUNDED = {
     "extender.engine._verdicts": 32,
     # The nodes looked at closely, of the decisions that are kept.
     "extender.engine.history._records[].cards": 80,
+    "extender.engine.history._records[].allocation.containers": 20,
     "extender.engine.dossiers._by_uid": 5000,
 }
 """Caches with a capacity of their own: how many entries each may have."""

@@ -7,9 +7,12 @@ second. In the end every replica's ledger holds what the API server has, and wha
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
+from extender.sweeping import SWEEP_SECONDS
 from gpuslice.devices.annotations import ALLOCATION
+from gpuslice.devices.pods import Pod
 from simulator.apiserver.faults import matching
 from tests.extender.scheduler import findings
 from tests.extender.virtual import VirtualLoop
@@ -134,3 +137,25 @@ async def test_the_same_seed_is_the_same_story() -> None:
             stories.append((here.bindings, slices))
     assert stories[0] == stories[1]
     assert stories[0][0] > 5
+
+
+async def test_an_answer_older_than_the_watch_does_not_keep_a_share_for_ever() -> None:
+    """A pod is read, then the watch tells of its end, and only then what was read is taken in."""
+    async with world(1) as here:
+        replica = await here.add_replica("a", leader_elect=False)
+        await here.until(replica.leads, seconds=10)
+        living, ghost = await here.create_pod(nodeName="n0"), await here.create_pod(nodeName="n1")
+        shares = '{"v":1,"node":"%s","containers":{"main":[{"slice":"GPU-%s-0::0","memoryMiB":8192}]}}'
+        for each in (living, ghost):
+            node = each["spec"]["nodeName"]
+            each["metadata"]["annotations"] = {ALLOCATION: shares % (node, node)}
+            await here.server.apply(each)
+        await here.until(lambda: len(replica.extender.engine.ledger.holdings) == 2, seconds=10)
+        await here.delete_pod(ghost["metadata"]["name"])
+        await here.until(lambda: len(replica.extender.engine.ledger.holdings) == 1, seconds=10)
+        replica.extender.promises.observe_pod(msgspec.convert(ghost, Pod))
+        assert len(replica.extender.engine.ledger.holdings) == 2
+        await asyncio.sleep(3 * SWEEP_SECONDS)
+        assert set(replica.extender.engine.ledger.holdings) == {living["metadata"]["uid"]}
+        assert here.agrees(replica)
+        assert not replica.extender.gate._released.keys() - {living["metadata"]["uid"]}

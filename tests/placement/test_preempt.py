@@ -146,3 +146,20 @@ def test_no_victim_could_be_spared(sizes: list[tuple[int, int]], wanted: int) ->
     assert not any(makes_room(some) for some in combinations(victims, len(victims) - 1))
     top = max(ledger.holdings[uid].priority for uid in victims)
     assert not makes_room(tuple(uid for uid in possible if ledger.holdings[uid].priority < top))
+
+
+def test_the_containers_of_a_preemptor_are_fitted_together_before_anybody_has_to_go() -> None:
+    """Once one of the two low pods has ended, each container has a card; which, no single order of them would tell."""
+    ledger = Ledger()
+    ledger.apply(node("n1", card("GPU-a", memory_mib=1000), card("GPU-b", memory_mib=1000)))
+    ledger.apply(seen("low-a", given("n1", share("GPU-a::0", 600)), priority=1))
+    ledger.apply(seen("low-b", given("n1", share("GPU-b::0", 650, 60)), priority=1))
+    asked = request(ask(memory_mib=700, name="large"), ask(memory_mib=320, core_percent=30, name="small"))
+    plan = plan_preemption(ledger, Preemptor(key("high"), 10), asked, ["n1"], defaults=BINPACK)
+    assert plan is not None
+    assert [victim.uid for victim in plan.evict] == ["low-a"]
+    ledger.apply(Reserve(key("high"), plan.allocation, plan.waits_for, now=0.0))
+    ledger.apply(PodGone("low-a"))
+    placed = run(ledger, "high", asked)
+    assert placed is not None
+    assert {name: shares[0].card for name, shares in placed.containers.items()} == {"large": "GPU-a", "small": "GPU-b"}
