@@ -124,6 +124,10 @@ def clear(view: NodeView) -> None:
             card.extra_slots = card.extra_exclusive = card.planned_mib = 0
             card.extra_memory[0] = card.extra_cores[0] = 0
         view.moved += columns
+    if not view.left or len(view.moved) > len(view.cards):
+        # Nobody has asked for what is left, or not for long: it is worked out anew when somebody does.
+        view.left.clear()
+        view.moved.clear()
     view.chosen.clear()
 
 

@@ -97,11 +97,14 @@ TASKS = st.dictionaries(
 
 
 def plain(ledger: Ledger, shape: PodShape, defaults: PolicyDefaults) -> list[tuple[int, float]]:
+    """Judge every node with nothing kept from earlier looks; what is kept stays as it is."""
     policy = resolve(shape.request, defaults, ledger.outlook)
     found: list[tuple[int, float]] = []
+    kept, ledger.fleet.views = ledger.fleet.views, {}
     for row in range(ledger.fleet.rows):
         fit = fit_node(ledger.fleet, row, shape, policy)
         found.append((0, fit.score) if isinstance(fit, Fit) else (int(fit), 0.0))
+    ledger.fleet.views = kept
     return found
 
 
@@ -125,9 +128,10 @@ def test_columns_agree_with_plain_python(name: str, data: st.DataObject) -> None
 def test_cached_verdicts_agree_with_fresh_ones(name: str, data: st.DataObject) -> None:
     """Whatever happens between two looks, the cache answers what a scan of everything would."""
     ledger = data.draw(clusters())
-    shape = shape_of(data.draw(pod_requests()))
-    defaults = PolicyDefaults(node=name, card=name)
+    shapes = [shape_of(data.draw(pod_requests())) for _ in range(2)]
     for step in range(data.draw(st.integers(1, 6))):
+        shape, chosen = data.draw(st.sampled_from(shapes)), data.draw(st.sampled_from((name, "balanced", "fgd")))
+        defaults = PolicyDefaults(node=chosen, card=chosen)
         policy = resolve(shape.request, defaults, ledger.outlook)
         rows = np.arange(ledger.fleet.rows)
         codes, scores = ledger.scores.verdicts(ledger.fleet, rows, shape, policy)
@@ -139,6 +143,19 @@ def test_cached_verdicts_agree_with_fresh_ones(name: str, data: st.DataObject) -
             ledger.apply(seen(f"new{step}", placed, terminal=True))
         if data.draw(st.integers(0, 3)) == 0:
             ledger.apply(node(f"extra{step}", Card(uuid=f"GPU-x{step}", memory_mib=1000)))
+
+
+@pytest.mark.parametrize("names", [("binpack",), ("balanced", "binpack"), ("balanced", *["binpack"] * 20, "fgd")])
+def test_what_is_kept_of_a_node_neither_grows_nor_goes_stale(names: tuple[str, ...]) -> None:
+    ledger = Ledger()
+    ledger.apply(node("n", *(Card(uuid=f"GPU-{n}", memory_mib=1000) for n in range(3))))
+    shape = shape_of(PodRequest((ContainerDemand("c", Role.APP, ContainerRequest(cards=2, memory_mib=300)),)))
+    for name in names * 10:
+        defaults = PolicyDefaults(node=name, card=name)
+        found = fit_node(ledger.fleet, 0, shape, resolve(shape.request, defaults, ledger.outlook))
+        assert isinstance(found, Fit)
+        assert [(0, found.score)] == plain(ledger, shape, defaults)
+        assert len(ledger.fleet.views[0][1].moved) <= 5
 
 
 @settings(max_examples=100, deadline=None)
