@@ -15,21 +15,18 @@
 #define LEAST_BIAS (ONE_Q16 / 10)
 #define MOST_BIAS (2 * ONE_Q16)
 #define MAX_SAMPLES 128
-#define DEADBAND_PERCENT 2
-#define NOISE_PERCENT                                                                              \
-	15 /* a difference below this is half noise of whole percents and window edges */
 /* After so many corrections of one second's figures each, three seconds' are taken, which are less
  * noisy. */
 #define QUICK_CORRECTIONS 4
 #define HINT_LIFE_NS (2 * NS_PER_S)
 
 struct view {
-	bool valid;      /* own processes were seen */
-	bool neighbours; /* others' too */
-	unsigned percent;
+	bool valid;                    /* own processes were seen */
+	bool neighbours;               /* others' too */
+	unsigned percent_sum, periods; /* of the own processes over the periods seen */
 };
 
-static struct {
+static struct mark {
 	nvml_device handle;
 	bool open, failed;
 	unsigned long long last_us;
@@ -37,6 +34,7 @@ static struct {
 	int64_t at_ns;
 	unsigned percent_sum, percent_count;
 	unsigned corrections;
+	uint64_t measured_ns, charged_ns; /* of late, the older the less */
 	bool neighbours;
 } marks[MAX_DEVICES];
 
@@ -66,33 +64,46 @@ bias_neighbours(const struct device *device)
 	return marks[device->row_index].neighbours;
 }
 
-/* Move the bias towards what makes charged time equal measured time: at most a quarter a turn. */
+/* Move the bias towards what makes charged time equal measured time: at most a quarter a turn. A
+ * long kernel is charged at its end and measured all along, so single windows are off by a kernel;
+ * older ones count with them, as they would have been charged by today's bias. */
 static void
 correct(struct device *device, uint64_t measured_ns, uint64_t charged_ns)
 {
+	struct mark *mark = &marks[device->row_index];
 	if (charged_ns < TURN_NS / 50 || measured_ns == 0) {
 		return;
 	}
-	uint64_t ratio = (measured_ns << 16) / charged_ns;
+	/* The first windows lie far off: the less is charged, the more runs, the longer all takes.
+	 */
+	unsigned fading = mark->corrections < QUICK_CORRECTIONS ? 2 : 4;
+	mark->measured_ns = measured_ns + mark->measured_ns - mark->measured_ns / fading;
+	mark->charged_ns = charged_ns + mark->charged_ns - mark->charged_ns / fading;
+	uint64_t ratio = (mark->measured_ns << 16) / mark->charged_ns;
 	ratio = ratio < ONE_Q16 * 3 / 4 ? ONE_Q16 * 3 / 4
 					: (ratio > ONE_Q16 * 5 / 4 ? ONE_Q16 * 5 / 4 : ratio);
-	uint64_t off = ratio > ONE_Q16 ? ratio - ONE_Q16 : ONE_Q16 - ratio;
-	if (off * 100 < ONE_Q16 * NOISE_PERCENT) {
-		ratio = (ratio + ONE_Q16) / 2;
-		off /= 2;
-	}
-	if (off * 100 < ONE_Q16 * DEADBAND_PERCENT) {
-		return;
-	}
+	mark->corrections++;
 	uint64_t bias = (current_bias(device) * ratio) >> 16;
 	bias = bias < LEAST_BIAS ? LEAST_BIAS : (bias > MOST_BIAS ? MOST_BIAS : bias);
+	mark->charged_ns = (mark->charged_ns * ratio) >> 16;
 	__atomic_store_n(&device->row->bias_q16, bias, __ATOMIC_RELAXED);
+}
+
+static bool
+is_new_period(const struct nvml_process_sample *samples, unsigned int at)
+{
+	for (unsigned int i = 0; i < at; i++) {
+		if (samples[i].stamp_us == samples[at].stamp_us) {
+			return false;
+		}
+	}
+	return true;
 }
 
 static struct view
 read_nvml(struct device *device)
 {
-	struct view view = {false, false, 0};
+	struct view view = {false, false, 0, 0};
 	unsigned row = device->row_index;
 	static struct nvml_process_sample samples[MAX_SAMPLES];
 	unsigned int count = MAX_SAMPLES;
@@ -105,20 +116,16 @@ read_nvml(struct device *device)
 						    marks[row].last_us) != NVML_OK) {
 		return view;
 	}
-	unsigned periods = 0;
-	unsigned long long period_us = 0;
 	for (unsigned int i = 0; i < count && i < MAX_SAMPLES; i++) {
 		bool own = state_owns_pid(samples[i].pid);
-		periods += samples[i].stamp_us != period_us;
-		period_us = samples[i].stamp_us;
+		view.periods += is_new_period(samples, i);
 		view.valid = view.valid || own;
-		view.percent += own ? samples[i].sm : 0;
+		view.percent_sum += own ? samples[i].sm : 0;
 		view.neighbours = view.neighbours || (!own && samples[i].sm > 0);
 		if (samples[i].stamp_us > marks[row].last_us) {
 			marks[row].last_us = samples[i].stamp_us;
 		}
 	}
-	view.percent /= periods > 0 ? periods : 1;
 	return view;
 }
 
@@ -149,8 +156,8 @@ correct_by_nvml(struct device *device, int64_t now_ns)
 	struct view view = read_nvml(device);
 	if (view.valid) {
 		marks[row].neighbours = view.neighbours;
-		marks[row].percent_sum += view.percent;
-		marks[row].percent_count++;
+		marks[row].percent_sum += view.percent_sum;
+		marks[row].percent_count += view.periods;
 	}
 	int64_t passed = now_ns - marks[row].at_ns;
 	int64_t window = marks[row].corrections < QUICK_CORRECTIONS ? NS_PER_S : 3 * NS_PER_S;
@@ -159,10 +166,10 @@ correct_by_nvml(struct device *device, int64_t now_ns)
 	}
 	uint64_t busy = __atomic_load_n(&device->row->busy_ns, __ATOMIC_RELAXED);
 	if (marks[row].at_ns != 0 && passed < 3 * window && marks[row].percent_count > 0) {
-		uint64_t percent = marks[row].percent_sum / marks[row].percent_count;
 		if (marks[row].neighbours) {
-			correct(device, (uint64_t)passed / 100 * percent,
-				busy - marks[row].busy_ns);
+			uint64_t measured_ns = (uint64_t)passed / 100 * marks[row].percent_sum /
+					       marks[row].percent_count;
+			correct(device, measured_ns, busy - marks[row].busy_ns);
 		} else {
 			__atomic_store_n(&device->row->bias_q16,
 					 (current_bias(device) + ONE_Q16) / 2, __ATOMIC_RELAXED);

@@ -39,6 +39,7 @@
 #define TRUSTED_FIRSTS                                                                             \
 	8 /* after so many short ones in a row a new kernel is taken for short too                 \
 	   */
+#define MAX_KEPT_NS (50 * NS_PER_MS)
 #define PROBE_NS (500 * NS_PER_MS) /* after that the next unknown kernel may go */
 #define MIN_PAUSE_NS 50000LL
 #define MAX_PAUSE_NS (5 * NS_PER_MS)
@@ -56,6 +57,7 @@ struct device_state {
 	uint32_t short_firsts;   /* new kernels in a row that turned out to be short */
 	bool limited;
 	bool contended;
+	bool neighbours;  /* other containers use the device */
 	bool sample_next; /* measure the next short launch: it follows one that keeps the stream
 			     busy */
 } __attribute__((aligned(64)));
@@ -119,6 +121,7 @@ look_for_others(const struct device *device, struct device_state *state, int64_t
 	state->others_seen_ns = now_ns;
 	__atomic_store_n(&own->last_seen_ns, (uint64_t)now_ns, __ATOMIC_RELAXED);
 	bool others = bias_neighbours(device);
+	state->neighbours = others;
 	for (uint32_t i = 0; i < state_slot_count() && !others; i++) {
 		const struct slot *slot = &file->slots[i];
 		others = slot != own && slot->owner != 0 &&
@@ -282,15 +285,21 @@ try_draw(int number, struct device *device, int64_t now_ns, const struct forecas
 	struct limit limit;
 	uint32_t share = current_share(device, now_ns, &limit);
 	int64_t burst_ns = limit.burst_ns != 0 ? (int64_t)limit.burst_ns : DEFAULT_BURST_NS;
-	/* What comes in while an unknown kernel runs is kept: that kernel has yet to be paid. */
+	struct device_state *state = &states[number];
 	bool probe = probe_is_under_way(device->row, now_ns);
-	int64_t tokens =
-	    bucket_refill(device->row, now_ns, share == SHARE_UNLIMITED ? FULL_CORES_Q16 : share,
-			  probe ? burst_ns + PROBE_NS : burst_ns);
+	int64_t most_ns = burst_ns;
+	if (probe) {
+		/* What comes in while an unknown kernel runs is kept: it has yet to be paid. */
+		most_ns += PROBE_NS;
+	} else if (state->neighbours) {
+		/* Nor is lost what came in while a neighbour's slices held a kernel up. */
+		most_ns += amount_ns < MAX_KEPT_NS ? amount_ns : MAX_KEPT_NS;
+	}
+	int64_t tokens = bucket_refill(device->row, now_ns,
+				       share == SHARE_UNLIMITED ? FULL_CORES_Q16 : share, most_ns);
 	if (share != SHARE_UNLIMITED && tokens < 0) {
 		return bucket_wait_ns(tokens, share);
 	}
-	struct device_state *state = &states[number];
 	bool unknown = forecast->samples == 0;
 	bool probing = unknown && state->short_firsts < TRUSTED_FIRSTS;
 	if ((unknown && forecast->pending > 0) || too_much_in_flight(number, burst_ns) || probe ||

@@ -90,16 +90,14 @@ def test_an_enormous_grid_costs_what_it_takes_not_what_it_counts(built: None, tm
         assert int(took) >= 0.9 * 39 * 5_000_000 / 0.10
 
 
-@pytest.mark.parametrize(
-    ("kernel", "settle_ms"), [("k_500us", 300), ("k_5ms", 3000), pytest.param("k_50ms", 4000, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("kernel", "settle_ms"), [("k_500us", 300), ("k_5ms", 3000), ("k_50ms", 6000)])
 def test_two_tenants_get_what_each_was_given(built: None, tmp_path: Path, kernel: str, settle_ms: int) -> None:
     """Time slices stretch long kernels; what NVML measured corrects for it within a few seconds."""
     node = virtual_node(tmp_path, 2)
     boxes = [box_on(node, "thirty", 30), box_on(node, "seventy", 70)]
     clients = [box.start(GPUSLICE_FAKE_RANK=str(rank)) for rank, box in enumerate(boxes)]
     try:
-        shares = run_together(clients, kernel, 2000, settle_ms=settle_ms)
+        shares = run_together(clients, kernel, 6000, settle_ms=settle_ms)
     finally:
         for client in clients:
             client.close()
