@@ -29,6 +29,7 @@ from deviceplugin.slices import SliceBackend
 from deviceplugin.tenants import Tenant
 from gpuslice.devices import annotations
 from gpuslice.devices.allocation import PodAllocation, SliceShare
+from gpuslice.devices.inventory import slice_id
 from gpuslice.nvml.inventory import Machine, PhysicalCard
 from simulator.kubelet.kubelet import Behaviour, Layout, StubKubelet
 from simulator.kubelet.local import LocalApi
@@ -42,6 +43,11 @@ FAST = Pace(start_retry=0.1, restart_backoff=0.05, force_delete_overlap=0.5, nod
 def gpu(number: int) -> str:
     """Return the UUID of a card."""
     return f"GPU-00000000-0000-4000-8000-{number:012d}"
+
+
+def at(card: int, number: int) -> str:
+    """Return the name of a slice of a card."""
+    return slice_id(gpu(card), number)
 
 
 def machine(count: int = 4, memory_mib: int = 40_000) -> Machine:

@@ -10,11 +10,10 @@ from deviceplugin.nodeconfig import NodeSettings
 from deviceplugin.offers import GPU_RESOURCE, make_offers
 from deviceplugin.tenants import Need, Tenant
 from gpuslice.devices.allocation import SliceShare
-from gpuslice.devices.inventory import slice_id
 from gpuslice.devices.requests import Role
 from gpuslice.nvml.processes import CardProcess
 from gpuslice.proto.deviceplugin.v1beta1 import api_pb2 as pb
-from simulator.kubelet.rig import gpu, machine
+from simulator.kubelet.rig import at, gpu, machine
 
 OFFERS = make_offers(machine(), NodeSettings())
 
@@ -30,10 +29,6 @@ def entry(uid: str, *ids: str, visible: str = "") -> Entry:
     env = {"GPUSLICE_GRANT": "g", "NVIDIA_VISIBLE_DEVICES": visible} if visible else {"GPUSLICE_GRANT": "g"}
     answer = pb.ContainerAllocateResponse(envs=env).SerializeToString()
     return Entry(uid, "c", GPU_RESOURCE, frozenset(ids), base64.b64encode(answer).decode())
-
-
-def at(card: int, number: int) -> str:
-    return slice_id(gpu(card), number)
 
 
 def view(

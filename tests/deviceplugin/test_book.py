@@ -10,13 +10,9 @@ from deviceplugin.tenants import Need, Tenant
 from gpuslice.devices.allocation import SliceShare
 from gpuslice.devices.inventory import slice_id
 from gpuslice.devices.requests import Role
-from simulator.kubelet.rig import gpu
+from simulator.kubelet.rig import at, gpu
 
 ALL = [slice_id(gpu(card), number) for card in range(4) for number in range(10)]
-
-
-def at(card: int, number: int) -> str:
-    return slice_id(gpu(card), number)
 
 
 def need(name: str, *slices: str, role: Role = Role.APP) -> Need:

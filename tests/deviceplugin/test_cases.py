@@ -12,17 +12,12 @@ from deviceplugin.backend import Refused
 from deviceplugin.nodeconfig import NodeSettings
 from gpuslice.cluster.resources import NODES
 from gpuslice.devices import annotations, pods
-from gpuslice.devices.inventory import slice_id
 from simulator.kubelet.kubelet import Behaviour
 from simulator.kubelet.podview import PodObject
-from simulator.kubelet.rig import FAST, Ask, Rig, gpu, machine, node_rig, pod
+from simulator.kubelet.rig import FAST, Ask, Rig, at, gpu, machine, node_rig, pod
 from tests.deviceplugin.daemon_rig import GPU, Daemons, daemons
 
 pytestmark = pytest.mark.anyio
-
-
-def at(card: int, number: int) -> str:
-    return slice_id(gpu(card), number)
 
 
 def by_hand(card: int) -> dict[str, str]:

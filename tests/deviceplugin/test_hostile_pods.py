@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,9 @@ from deviceplugin.backend import Refused
 from deviceplugin.nodeconfig import NodeSettings
 from gpuslice.devices import limits
 from gpuslice.devices.inventory import slice_id
-from simulator.kubelet.kubelet import Behaviour
-from simulator.kubelet.rig import FAST, Ask, Rig, gpu, node_rig, pod
+from simulator.kubelet.rig import Ask, Rig, at, gpu, node_rig, pod
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def rig(short_path: Path) -> AsyncIterator[Rig]:
-    async with node_rig(short_path, behaviour=Behaviour(pace=FAST, pretend=True)) as started:
-        yield started
-
-
-def at(card: int, number: int) -> str:
-    return slice_id(gpu(card), number)
 
 
 FORGED = {

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,23 +13,11 @@ from deviceplugin.backend import Edits, Refused
 from deviceplugin.lock import NodeLock
 from deviceplugin.nodeconfig import CardSettings, NodeSettings
 from deviceplugin.offers import GPU_RESOURCE
-from gpuslice.devices.inventory import slice_id
 from gpuslice.proto.deviceplugin.v1beta1 import api_pb2 as pb
 from gpuslice.proto.deviceplugin.v1beta1 import api_pb2_grpc as rpc
-from simulator.kubelet.kubelet import Behaviour
-from simulator.kubelet.rig import FAST, Ask, Rig, gpu, node_rig, pod
+from simulator.kubelet.rig import FAST, Ask, Rig, at, gpu, pod
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def rig(short_path: Path) -> AsyncIterator[Rig]:
-    async with node_rig(short_path, behaviour=Behaviour(pace=FAST, pretend=True)) as started:
-        yield started
-
-
-def at(card: int, number: int) -> str:
-    return slice_id(gpu(card), number)
 
 
 async def registered_again(rig: Rig, before: int) -> None:

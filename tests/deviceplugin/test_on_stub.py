@@ -9,16 +9,11 @@ import pytest
 
 from deviceplugin.nodeconfig import NodeSettings
 from gpuslice.devices import limits
-from gpuslice.devices.inventory import slice_id
 from gpuslice.devices.pods import Pod
 from simulator.kubelet.kubelet import Behaviour
-from simulator.kubelet.rig import FAST, Ask, Rig, gpu, node_rig, pod
+from simulator.kubelet.rig import FAST, Ask, Rig, at, gpu, node_rig, pod
 
 pytestmark = pytest.mark.anyio
-
-
-def at(card: int, number: int) -> str:
-    return slice_id(gpu(card), number)
 
 
 @pytest.fixture
