@@ -149,12 +149,19 @@ class Rig:
         return now
 
     async def clear(self) -> None:
-        """Delete all pods and wait until their processes have ended."""
+        """Delete all pods and end their processes; the kubelet would take a second or two for that."""
         left = await self._all_pods()
         for pod in left:
             await self.start_deletion(pod, 0)
 
-        await self.until(lambda: not any(self._processes(pod) for pod in left), "all processes of pods ended")
+        def ended() -> bool:
+            pids = [pid for pod in left for pid in self._processes(pod)]
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not pids
+
+        await self.until(ended, "all processes of pods ended")
 
     # -- containers --------------------------------------------------------------------------------------------------
 

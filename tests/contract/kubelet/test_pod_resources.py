@@ -54,7 +54,7 @@ async def test_it_refuses_who_asks_too_often(rig: Rig) -> None:
 
 
 async def test_a_list_during_an_allocate_can_lose_the_reservation_in_flight(rig: Rig, registered: Probe) -> None:
-    lingering = "trap 'exec sleep 2' TERM; while :; do sleep 0.1; done"
+    lingering = "trap 'exec sleep 1' TERM; while :; do sleep 0.1; done"
     gone = await rig.create(pod("gone", container("main", registered.resource, 1, lingering)))
     (gone,) = await rig.running(gone)
     command = Path(f"/proc/{rig.first_process(gone)}/comm")
