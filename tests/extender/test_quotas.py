@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.quotas import QUOTA, Cap, Claim, QuotaFacts, Quotas, QuotaSpec, ResourceQuota, quota_facts
@@ -89,6 +89,7 @@ def test_what_a_quota_says(hard: dict[str, str], expected: int) -> None:
     assert [cap.most for cap in facts.caps] == [expected]
 
 
+@settings(deadline=None)
 @given(caps=st.lists(st.integers(0, 100), min_size=1, max_size=4), wanted=st.integers(1, 120))
 def test_every_quota_of_a_namespace_applies(caps: list[int], wanted: int) -> None:
     quotas = Quotas(NoUsage())
