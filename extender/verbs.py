@@ -6,7 +6,7 @@ percentile.
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -23,7 +23,7 @@ from extender.wire import (
     binding_decoder,
     preemption_decoder,
 )
-from gpuslice.service.direct import Handler, Reply
+from gpuslice.service.direct import Direct, Handler, Reply
 
 log = structlog.get_logger(__name__)
 
@@ -62,17 +62,18 @@ class Verbs:
         self._took = {
             verb: metrics.seconds.labels(verb).observe for verb in ("filter", "prioritize", "bind", "preempt")
         }
-        self.direct: Mapping[bytes, Handler] = {
+        handlers: dict[bytes, Handler] = {
             b"/filter": self._at_once("filter", lambda body: self.judge.filter(args_decoder.decode(body))),
             b"/prioritize": self._at_once("prioritize", lambda body: self.judge.prioritize(args_decoder.decode(body))),
             b"/preempt": self._at_once("preempt", lambda body: self.judge.preempt(preemption_decoder.decode(body))),
             b"/bind": self._bind,
         }
-        """The verbs by path. None of them raises: a bug becomes a 500 whose id the log has, too."""
+        self.direct = Direct(handlers)
+        """The verbs. None of them raises: a bug becomes a 500 whose id the log has, too."""
 
     async def call(self, path: str, body: bytes) -> Reply:
         """Carry out one verb."""
-        found = self.direct[path.encode()](body)
+        found = self.direct.handlers[path.encode()](body)
         return found if isinstance(found, Reply) else await found
 
     def _at_once(self, verb: str, answer: Callable[[bytes], bytes]) -> Callable[[bytes], Reply]:

@@ -15,7 +15,7 @@ from gpuslice.service.health import Health, HealthServer
 from gpuslice.service.listener import open_socket, serve_http
 from gpuslice.service.process import until_stopped, write_ports
 from webhook.admission import Admission
-from webhook.routes import make_app
+from webhook.routes import make_app, make_endpoints
 from webhook.settings import WebhookSettings
 
 log = structlog.get_logger(__name__)
@@ -79,7 +79,7 @@ async def serve(settings: WebhookSettings, stopping: asyncio.Event) -> None:
     port = int(listening.getsockname()[1])
     started = asyncio.Event()
     health.ready["listener"] = lambda: None if started.is_set() else "not listening yet"
-    app = make_app(lambda: current.now, registry)
+    endpoints = make_endpoints(lambda: current.now, registry)
     async with HealthServer(health, registry, host=settings.metrics_host, port=settings.metrics_port) as probes:
 
         def on_started() -> None:
@@ -90,7 +90,9 @@ async def serve(settings: WebhookSettings, stopping: asyncio.Event) -> None:
 
         await until_stopped(
             stopping,
-            serve_http(app, listening, stopping, tls=certificate.context, on_started=on_started),
+            serve_http(
+                make_app(), listening, stopping, direct=endpoints, tls=certificate.context, on_started=on_started
+            ),
             certificate.follow(sleep=lambda _: asyncio.sleep(settings.certificate_poll_seconds)),
             current.follow(),
         )

@@ -1,40 +1,50 @@
 """A few hot paths served straight from the HTTP parser; everything else goes through the ASGI application.
 
-kube-scheduler calls its extender three times for each pod and waits for every answer. A task, a scope and the messages
-of ASGI cost more than most of those decisions, so the paths given as ``direct`` are answered from the protocol's own
-callbacks: one call of a function, one write. The application may have the same paths as routes, for documentation.
+kube-scheduler calls its extender three times for each pod and waits for every answer; the API server asks a webhook on
+every write. A task, a scope and the messages of ASGI cost more than most of those decisions, so such paths are answered
+from the protocol's own callbacks: one call of a function, one write. The application may have the same paths as routes,
+for documentation.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 _MOST_WAITING: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP answer with a JSON body."""
+    """An HTTP answer."""
 
     status: int
     body: bytes
     headers: Headers = ()
+    content_type: bytes = b"application/json"
 
 
 Handler = Callable[[bytes], Reply | Awaitable[Reply]]
-"""Answers a body of at most :data:`MAX_BODY_BYTES`, now or later. It must not raise."""
+"""Answers a body, now or later. It must not raise."""
 
 
-def too_large(_body: bytes = b"") -> Reply:
-    """Answer a body that is larger than we read."""
-    return Reply(413, b'{"Error":"the body is larger than the %d bytes that are read"}' % MAX_BODY_BYTES)
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """What is answered straight from the parser."""
+
+    handlers: Mapping[bytes, Handler] = field(default_factory=dict)
+    """By path."""
+    max_body_bytes: int = 64 * 1024 * 1024
+    """A larger body is answered with 413, and the connection ends."""
+
+    def too_large(self, _body: bytes = b"") -> Reply:
+        """Answer a body that is larger than we read."""
+        return Reply(413, b'{"Error":"the body is larger than the %d bytes that are read"}' % self.max_body_bytes)
 
 
 class _Asked(NamedTuple):
@@ -47,7 +57,7 @@ class _Asked(NamedTuple):
 class DirectProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with a short way for POSTs to some paths."""
 
-    def __init__(self, direct: Mapping[bytes, Handler], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, direct: Direct, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **kwargs)
         self._direct = direct
         self._handler: Handler | None = None
@@ -74,7 +84,8 @@ class DirectProtocol(HttpToolsProtocol):
         """Choose the way."""
         if self._deaf:
             return
-        handler = self._direct.get(self.url) if self.parser.get_method() == b"POST" else None
+        path = self.url.partition(b"?")[0]
+        handler = self._direct.handlers.get(path) if self.parser.get_method() == b"POST" else None
         if handler is None and self._answering is None:
             super().on_headers_complete()
         elif handler is None or (self.cycle is not None and not self.cycle.response_complete):
@@ -93,14 +104,14 @@ class DirectProtocol(HttpToolsProtocol):
 
     def _expect_body(self) -> None:
         declared = next((value for name, value in self.headers if name == b"content-length"), b"0")
-        if int(declared) > MAX_BODY_BYTES:
+        if int(declared) > self._direct.max_body_bytes:
             self._refuse_body()
         elif self.expect_100_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _refuse_body(self) -> None:
         self._handler, self._deaf = None, True
-        self._take(_Asked(too_large, b"", last=True))
+        self._take(_Asked(self._direct.too_large, b"", last=True))
 
     def on_body(self, body: bytes) -> None:
         """Gather the body."""
@@ -109,7 +120,7 @@ class DirectProtocol(HttpToolsProtocol):
                 super().on_body(body)
             return
         self._size += len(body)
-        if self._size > MAX_BODY_BYTES:
+        if self._size > self._direct.max_body_bytes:
             self._refuse_body()
         else:
             self._chunks.append(body)
@@ -151,7 +162,7 @@ class DirectProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         last = last or (self._stopping and not self._waiting)
-        parts = [STATUS_LINE[reply.status], b"content-type: application/json\r\n"]
+        parts = [STATUS_LINE[reply.status], b"content-type: %b\r\n" % reply.content_type]
         parts += [b"%b: %b\r\n" % header for header in reply.headers]
         if last:
             parts.append(b"connection: close\r\n")

@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, cast
 
 import uvicorn
 
 from gpuslice.devices.errors import BadConfiguration
-from gpuslice.service.direct import DirectProtocol, Handler
+from gpuslice.service.direct import Direct, DirectProtocol
 
 # uvicorn and starlette describe the same ASGI callable by types that mypy holds to be different.
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -62,7 +62,7 @@ async def serve_http(
     listening: socket.socket,
     stopping: asyncio.Event,
     *,
-    direct: Mapping[bytes, Handler] | None = None,
+    direct: Direct | None = None,
     tls: ssl.SSLContext | None = None,
     on_started: Callable[[], None] | None = None,
 ) -> None:
@@ -73,7 +73,7 @@ async def serve_http(
     config = uvicorn.Config(
         app,
         loop="none",
-        http=cast("type[asyncio.Protocol]", partial(DirectProtocol, direct or {})),
+        http=cast("type[asyncio.Protocol]", partial(DirectProtocol, direct or Direct())),
         ws="none",
         lifespan="off",
         log_config=None,

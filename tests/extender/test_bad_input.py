@@ -27,7 +27,6 @@ from extender.wire import ExtenderBindingArgs, ExtenderPreemptionArgs
 from gpuslice.devices.families import load_builtin
 from gpuslice.devices.pods import Pod
 from gpuslice.placement import events
-from gpuslice.service.direct import MAX_BODY_BYTES
 from gpuslice.service.listener import open_socket, serve_http
 from tests.extender.objects import cards_of, container, pod
 
@@ -178,7 +177,9 @@ async def test_bodies_up_to_64_mib_are_read_and_larger_ones_are_refused() -> Non
     async with aiohttp.ClientSession() as session, session.post(url, data=io.BytesIO(large)) as answer:
         accepted = answer.status
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1].split("/", maxsplit=1)[0]))
-    writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{" % (MAX_BODY_BYTES + 1))
+    writer.write(
+        b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{" % (under_test.direct.max_body_bytes + 1)
+    )
     refused = await reader.readline()
     writer.close()
     stopping.set()

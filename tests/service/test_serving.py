@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from gpuslice.devices.errors import BadConfiguration
 from gpuslice.service.certificates import ServingCertificate
-from gpuslice.service.direct import Reply
+from gpuslice.service.direct import Direct, Reply
 from gpuslice.service.health import Health, HealthServer
 from gpuslice.service.listener import open_socket, serve_http
 from gpuslice.service.process import until_stopped, write_ports
@@ -225,7 +225,7 @@ def test_a_daemon_that_fails_says_so_in_its_exit_code(behaviour: str, code: int)
 @asynccontextmanager
 async def serving_direct(handlers: dict[bytes, Any]) -> AsyncIterator[int]:
     stopping, started, listening = asyncio.Event(), asyncio.Event(), open_socket("127.0.0.1:0")
-    serving = serve_http(answer_ok, listening, stopping, direct=handlers, on_started=started.set)
+    serving = serve_http(answer_ok, listening, stopping, direct=Direct(handlers), on_started=started.set)
     task = asyncio.create_task(until_stopped(stopping, serving=serving))
     await started.wait()
     try:
@@ -267,6 +267,7 @@ async def echo_later(body: bytes) -> Reply:
 HANDLERS = {b"/now": echo, b"/later": echo_later}
 CONVERSATIONS = {
     "one_request": ([request(b"/now", b"1", LAST)], [b"[1]"]),
+    "a_query": ([request(b"/now?timeout=10s", b"1", LAST)], [b"[1]"]),
     "an_empty_body": ([request(b"/now", b"", LAST)], [b"[]"]),
     "two_on_one_connection": ([request(b"/now", b"1"), request(b"/now", b"2", LAST)], [b"[1]", b"[2]"]),
     "every_byte_apart": ([bytes((byte,)) for byte in request(b"/now", b"1", LAST)], [b"[1]"]),
@@ -362,7 +363,7 @@ async def test_what_is_under_way_when_the_daemon_stops_is_answered_and_the_conne
         return echo(body)
 
     listening = open_socket("127.0.0.1:0")
-    serving = serve_http(answer_ok, listening, stopping, direct={b"/slow": slow}, on_started=started.set)
+    serving = serve_http(answer_ok, listening, stopping, direct=Direct({b"/slow": slow}), on_started=started.set)
     task = asyncio.create_task(serving)
     await started.wait()
     reader, writer = await asyncio.open_connection("127.0.0.1", listening.getsockname()[1])
