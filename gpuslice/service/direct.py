@@ -172,6 +172,17 @@ class DirectProtocol(HttpToolsProtocol):
             self.transport.close()
         self.on_response_complete()
 
+    def pause_writing(self) -> None:
+        """Read no more from a client that does not read what it is answered."""
+        super().pause_writing()
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
     def shutdown(self) -> None:
         """Let what was asked be answered, and no more."""
         if self._answering is None and self._handler is None:

@@ -335,6 +335,32 @@ async def test_all_ways_take_turns_on_one_connection() -> None:
     assert found == ["[1]", "ok", "[1]", "[1]", "ok", "[1]", "[1]"]
 
 
+async def test_a_client_that_does_not_read_is_not_read_from_either() -> None:
+    asked = 0
+
+    def much(body: bytes) -> Reply:
+        nonlocal asked
+        asked += 1
+        return Reply(200, body * 1_000_000)
+
+    async with serving_direct({b"/much": much}) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        for _ in range(200):
+            writer.write(request(b"/much", b"x"))
+        writer.write(request(b"/much", b"x", LAST))
+        before = -1
+        while asked != before:
+            before = asked
+            await asyncio.sleep(0.05)
+        assert 0 < asked < 100
+        found = 0
+        while part := await asyncio.wait_for(reader.read(1 << 20), 5):
+            found += len(part)
+        writer.close()
+    assert asked == 201
+    assert found > 201_000_000
+
+
 async def test_a_caller_that_hangs_up_does_not_stop_what_it_asked_for() -> None:
     asked, go_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
