@@ -14,7 +14,7 @@ import structlog
 
 from gpuslice.cluster.backoff import Backoff
 from gpuslice.cluster.client import KubeClient
-from gpuslice.cluster.errors import ApiError, Unreachable
+from gpuslice.cluster.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuslice.cluster.resources import PODS
 from gpuslice.cluster.timing import REAL_TIME, Timing
 from gpuslice.cluster.wire import STRATEGIC_PATCH
@@ -30,10 +30,18 @@ class Waker:
     """Patches pods from a few workers; a pod that is queued already is not queued twice."""
 
     def __init__(
-        self, client: KubeClient, *, leads: Callable[[], bool], workers: int = 8, timing: Timing = REAL_TIME
+        self,
+        client: KubeClient,
+        *,
+        leads: Callable[[], bool],
+        gone: Callable[[PodKey], None] = lambda _: None,
+        workers: int = 8,
+        timing: Timing = REAL_TIME,
     ) -> None:
+        """Prepare; ``gone`` hears of pods that turn out not to exist: others may have the room kept for them."""
         self._client = client
         self._leads = leads
+        self._gone = gone
         self._workers = workers
         self._timing = timing
         self._queue: OrderedDict[str, tuple[PodKey, str, str]] = OrderedDict()
@@ -82,6 +90,9 @@ class Waker:
             except (ApiError, Unreachable) as error:
                 if isinstance(error, ApiError) and not error.is_transient:
                     log.info("pod_not_woken", pod=str(key), error=str(error))
+                    if isinstance(error, NotFound | Conflict):
+                        # The body names the UID, and nothing else in it can be in conflict.
+                        self._gone(key)
                     return
                 log.warning("wake_retried", pod=str(key), error=str(error))
                 await self._timing.sleep(backoff.next_seconds())

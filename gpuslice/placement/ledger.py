@@ -50,6 +50,8 @@ class Ledger:
         self._namespaces: dict[str, set[str]] = {}
         self._grown: set[str] = set()
         """Nodes on which something became free since the event began."""
+        self._left: set[str] = set()
+        """Nodes with room that the pod woken for it has not taken."""
         self._out: list[Command] = []
         self._handlers: Mapping[type, Callable[[Event], None]] = {
             events.NodeSeen: _typed(self._node_seen),
@@ -72,8 +74,9 @@ class Ledger:
         """Take one event; return what the owner should do, in order."""
         self._out = []
         self._grown.clear()
+        self._left.clear()
         self._handlers[type(event)](event)
-        woken = self.waiting.wake(self, sorted(self._grown))
+        woken = self.waiting.wake(self, self._grown, self._left)
         if woken:
             self._out.append(Wake(woken))
         return self._out
@@ -174,7 +177,7 @@ class Ledger:
         Unless there is a record that cannot be read. Then what was known of the pod goes on to count; where nothing
         was, its node takes nobody until it has ended.
         """
-        self.waiting.discard(event.key.uid)
+        self._stop_waiting(event.key.uid)
         if event.unreadable and known is not None and known.node == event.node:
             self._record(event, known.allocation)
         elif event.cpu_milli or event.unreadable:
@@ -185,7 +188,7 @@ class Ledger:
 
     def _record(self, event: PodSeen, allocation: PodAllocation) -> None:
         uid = event.key.uid
-        self.waiting.discard(uid)
+        self._stop_waiting(uid)
         self._drop_reservation(uid)
         old = self.holdings.get(uid)
         same = (
@@ -218,16 +221,21 @@ class Ledger:
         self._end(event.uid)
 
     def _end(self, uid: str) -> None:
-        self.waiting.discard(uid)
+        self._stop_waiting(uid)
         self._drop_reservation(uid)
         self._release(uid)
+
+    def _stop_waiting(self, uid: str) -> None:
+        node = self.waiting.discard(uid)
+        if node:
+            self._left.add(node)
 
     def _assume(self, event: events.Assume) -> None:
         uid = event.key.uid
         known = self.holdings.get(uid)
         if known is not None and known.seen:
             return
-        self.waiting.discard(uid)
+        self._stop_waiting(uid)
         self._drop_reservation(uid)
         holding = Holding(event.key, event.allocation.node, event.allocation)
         holding.roles = event.roles
@@ -268,10 +276,12 @@ class Ledger:
 
     def _refused(self, event: events.Refused) -> None:
         if event.key.uid not in self.holdings:
-            self.waiting.add(event)
+            node = self.waiting.add(event)
+            if node:
+                self._left.add(node)
 
     def _tick(self, event: events.Tick) -> None:
-        self._grown |= self.waiting.tick(event.now)
+        self._left |= self.waiting.tick(event.now)
         late = [h for h in self.holdings.values() if h.expires_at is not None and h.expires_at <= event.now]
         for holding in late:
             self._release(holding.key.uid)

@@ -2,10 +2,16 @@
 
 kube-scheduler looks at a refused pod again when something about the pod changes. So when a share becomes free, the
 ledger names the waiting pods that would fit into it, most urgent first, and only as many as fit together: everybody
-else would be woken for nothing. A pod that was named and has not come back within ``RETRY_SECONDS`` is named again.
+else would be woken for nothing.
+
+Not every pod that is named takes the room: others may refuse it there (kube-scheduler's own filters), it may be
+deleted, its waking may be lost. Then the next one is named. A pod that came back and was refused is not named for that
+node again until something else becomes free there; one that did not come back within ``RETRY_SECONDS`` is named again,
+less and less often, and counts for nothing meanwhile.
 """
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -25,13 +31,15 @@ if TYPE_CHECKING:
     from gpuslice.placement.ledger import Ledger
 
 RETRY_SECONDS: Final = 5.0
+_MOST_DOUBLINGS: Final = 6
+_MOST_DECLINED: Final = 64
 _ANY_FIT: Final = PolicyDefaults(node="binpack", card="binpack")
 _SCAN_FROM: Final = 16
 """From so many nodes on, columns are quicker than one node after the other."""
 
 
 class _Entry:
-    __slots__ = ("created_at", "key", "priority", "request", "seen", "woken_at", "woken_for")
+    __slots__ = ("created_at", "declined", "key", "misses", "priority", "request", "seen", "woken_at", "woken_for")
 
     def __init__(self, refused: Refused) -> None:
         self.key = refused.key
@@ -42,6 +50,10 @@ class _Entry:
         self.woken_for = ""
         """Node whose release it was woken for; empty when it has not been woken since its last refusal."""
         self.woken_at = 0.0
+        self.misses = 0
+        """How often in a row it was woken and did not come."""
+        self.declined: set[str] = set()
+        """Nodes for which it was woken and on which it was refused all the same."""
 
     def urgency(self) -> tuple[int, str, str]:
         return (-self.priority, self.created_at, self.key.uid)
@@ -64,11 +76,18 @@ class WaitingPods:
         """Return the waiting pods, most urgent first."""
         return tuple(entry.key for entry in sorted(self._entries.values(), key=_Entry.urgency))
 
-    def add(self, refused: Refused) -> None:
-        """Remember a refused pod."""
-        seen = refused.key.uid in self._entries and self._entries[refused.key.uid].seen
+    def add(self, refused: Refused) -> str:
+        """Remember a refused pod; return the node whose room it was woken for and did not take, if any."""
+        before = self._entries.get(refused.key.uid)
         entry = self._entries[refused.key.uid] = _Entry(refused)
-        entry.seen = seen
+        if before is None:
+            return ""
+        entry.seen = before.seen
+        if len(before.declined) < _MOST_DECLINED:
+            entry.declined = before.declined
+        if before.woken_for:
+            entry.declined.add(before.woken_for)
+        return before.woken_for
 
     def seen(self, uid: str) -> None:
         """Note that the API server has the pod: from now on its absence from a list means that it is gone."""
@@ -76,9 +95,10 @@ class WaitingPods:
         if entry is not None:
             entry.seen = True
 
-    def discard(self, uid: str) -> None:
-        """Forget a pod."""
-        self._entries.pop(uid, None)
+    def discard(self, uid: str) -> str:
+        """Forget a pod; return the node whose room it was woken for, if any."""
+        entry = self._entries.pop(uid, None)
+        return "" if entry is None else entry.woken_for
 
     def unlisted(self, listed: set[str]) -> list[str]:
         """Return pods that the API server had once and does not list now."""
@@ -89,16 +109,26 @@ class WaitingPods:
         self._now = now
         late = set()
         for entry in self._entries.values():
-            if entry.woken_for and now - entry.woken_at >= RETRY_SECONDS:
+            if entry.woken_for and now - entry.woken_at >= RETRY_SECONDS * 2 ** min(entry.misses, _MOST_DOUBLINGS):
                 late.add(entry.woken_for)
                 entry.woken_for = ""
+                entry.misses += 1
         return late
 
-    def wake(self, ledger: "Ledger", nodes: Sequence[str]) -> tuple[PodKey, ...]:
-        """Return the pods to wake after something became free on these nodes."""
-        if not self._entries or not nodes:
+    def wake(self, ledger: "Ledger", grown: AbstractSet[str], left: AbstractSet[str]) -> tuple[PodKey, ...]:
+        """Return the pods to wake.
+
+        Args:
+            ledger: Who holds what.
+            grown: Nodes on which something became free.
+            left: Nodes whose room was not taken by the pod that was woken for it.
+        """
+        if not self._entries or not (grown or left):
             return ()
-        return tuple(_Round(ledger, nodes, self._entries.values(), self._now).run())
+        for entry in self._entries.values():
+            if entry.declined:
+                entry.declined -= grown
+        return tuple(_Round(ledger, sorted(grown | left), self._entries.values(), self._now).run())
 
 
 @lru_cache(maxsize=1024)
@@ -122,7 +152,7 @@ class _Round:
 
     def run(self) -> Iterable[PodKey]:
         for entry in self._entries:
-            if entry.woken_for in self._nodes:
+            if entry.woken_for in self._nodes and not entry.misses:
                 self._promise(entry, entry.woken_for)
         for entry in self._entries:
             if entry.woken_for:
@@ -137,10 +167,12 @@ class _Round:
         nodes = self._open.get(entry.request)
         if nodes is None:
             nodes = self._open[entry.request] = self._candidates(entry.request)
-        while nodes:
-            if self._promise(entry, nodes[0]):
-                return nodes[0]
-            nodes.pop(0)
+        for node in tuple(nodes):
+            if node in entry.declined:
+                continue
+            if self._promise(entry, node):
+                return node
+            nodes.remove(node)
         return ""
 
     def _candidates(self, request: PodRequest) -> list[str]:
@@ -152,7 +184,7 @@ class _Round:
         return [node for node, code in zip(self._nodes, codes.tolist(), strict=True) if code == 0]
 
     def _promise(self, entry: _Entry, node: str) -> bool:
-        """Count the pod on the node if it fits beside those promised before."""
+        """Count the pod on the node if it fits beside those promised before; one that may not come does not count."""
         fleet = self._ledger.fleet
         row = fleet.row_of[node]
         shape = shape_of(entry.request)
@@ -160,6 +192,8 @@ class _Round:
         fit = fit_node(fleet, row, shape, resolve(_plain(entry.request), _ANY_FIT), promised)
         if not isinstance(fit, Fit):
             return False
+        if entry.misses:
+            return True
         uuids = fleet.uuids(row)
         for block, columns in zip(shape.blocks, fit.columns, strict=True):
             wanted = [step for step in block.steps if step is not None]

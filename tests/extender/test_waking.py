@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from extender.waking import CONDITION
 from gpuslice.cluster.resources import PODS
 from simulator.apiserver.faults import matching
 from simulator.apiserver.server import ApiServer, running
@@ -108,3 +109,25 @@ async def test_a_new_leader_wakes_the_pods_that_the_last_one_refused() -> None:
 def _was_woken(found: dict[str, Any]) -> bool:
     conditions = found["status"].get("conditions", [])
     return any(condition["type"] == "gpuslice.io/SchedulingRetried" for condition in conditions)
+
+
+async def test_a_waiting_pod_that_is_not_there_keeps_no_room_from_the_others() -> None:
+    """kube-scheduler may ask about a pod a moment after its deletion; nobody tells us again that it is gone."""
+    async with running() as server:
+        await server.create(node("n1", 1))
+        holder, ghost, waiting = [await server.create(whole_card(name)) for name in ("holder", "ghost", "waiting")]
+        async with standing(server) as stand:
+            assert await stand.bind(holder, "n1") == ""
+            await delete(stand, "ghost")
+            await stand.until(lambda: stand.extender.feed.pods.get("default", "ghost") is None)
+            for each in (ghost, waiting):
+                assert (await stand.filter(each, "n1"))["NodeNames"] == []
+            assert len(stand.ledger.waiting) == 2
+            await delete(stand, "holder")
+            await stand.until(lambda: was_woken(server, "waiting"))
+            assert ghost["metadata"]["uid"] not in stand.ledger.waiting
+
+
+def was_woken(server: ApiServer, name: str) -> bool:
+    conditions = server.get("v1", "Pod", name).get("status", {}).get("conditions") or []
+    return any(condition["type"] == CONDITION for condition in conditions)

@@ -305,6 +305,46 @@ def test_a_release_wakes_the_most_urgent_pods_that_fit_together() -> None:
     assert ledger.apply(PodGone("big")) == [Wake((key("vip"), key("old")))]
 
 
+def two_that_wait() -> Ledger:
+    """A card has become free, and the more urgent of two pods that want all of it has been woken."""
+    ledger = one_card()
+    ledger.apply(seen("big", given("n1", share("GPU-a::0", CARD))))
+    for uid in ("first", "second"):
+        ledger.apply(Refused(key(uid), request(ask(memory_mib=CARD)), created_at=uid))
+    assert ledger.apply(PodGone("big")) == [Wake((key("first"),))]
+    return ledger
+
+
+def test_when_a_woken_pod_is_deleted_the_next_one_is_woken_at_once() -> None:
+    assert two_that_wait().apply(PodGone("first")) == [Wake((key("second"),))]
+
+
+def test_when_others_refuse_a_woken_pod_the_next_one_is_woken_and_that_one_no_more() -> None:
+    """kube-scheduler's own filters know of CPU and affinity; what we think fits may not."""
+    ledger = two_that_wait()
+    again = Refused(key("first"), request(ask(memory_mib=CARD)), created_at="first")
+    assert ledger.apply(again) == [Wake((key("second"),))]
+    assert ledger.apply(again) == []
+    assert ledger.apply(Tick(100.0)) == [Wake((key("second"),))]
+    ledger.apply(seen("small", given("n1", share("GPU-a::0", 10))))
+    assert ledger.apply(PodGone("small")) == [Wake((key("first"),))]
+
+
+def test_a_woken_pod_that_stays_away_keeps_no_room_from_others() -> None:
+    """It is woken again, less and less often, and the next one as well."""
+    ledger = two_that_wait()
+    ledger.apply(Tick(1.0))
+    assert ledger.apply(Tick(6.0)) == [Wake((key("first"), key("second")))]
+    assert ledger.apply(Tick(11.5)) == [Wake((key("second"),))]
+    assert ledger.apply(Tick(16.5)) == [Wake((key("first"),))]
+
+
+def test_a_woken_pod_that_goes_elsewhere_leaves_the_room_to_the_next() -> None:
+    ledger = two_that_wait()
+    ledger.apply(node("n2", card("GPU-b", memory_mib=10)))
+    assert ledger.apply(seen("first", given("n2", share("GPU-b::0", 10)))) == [Wake((key("second"),))]
+
+
 def test_a_woken_pod_that_stays_away_is_woken_again() -> None:
     ledger = one_card()
     ledger.apply(seen("big", given("n1", share("GPU-a::0", CARD))))
