@@ -121,7 +121,8 @@ SLOT_DEVICE_BUSY_NS: Final = Field(64, "<Q")
 SLOT_DEVICE_LAUNCHES: Final = Field(72, "<Q")
 SLOT_DEVICE_IMPORTED_BYTES: Final = Field(80, "<Q")
 SLOT_DEVICE_CHECK: Final = Field(88, "<Q")
-SLOT_DEVICE_RESERVED0: Final = Field(96, "<32s")
+SLOT_DEVICE_EXPORTED_BYTES: Final = Field(96, "<Q")
+SLOT_DEVICE_RESERVED0: Final = Field(104, "<24s")
 
 SLOT_SIZE: Final = 2176
 SLOT_OWNER: Final = Field(0, "<Q")

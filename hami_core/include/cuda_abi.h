@@ -150,6 +150,13 @@ struct cu_array_map {
 	unsigned int device_mask, flags, reserved[2];
 };
 
+/* CUipcMemHandle */
+struct cu_ipc_handle {
+	char reserved[64];
+};
+
+#define CU_POINTER_DEVICE 9 /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */
+
 #include "cuda_prototypes.h"
 
 #endif

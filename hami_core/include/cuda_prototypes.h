@@ -83,6 +83,17 @@ cu_result cuMemCreate(cu_handle *handle, size_t bytes, const struct cu_allocatio
 cu_result cuMemRelease(cu_handle handle);
 cu_result cuMemRetainAllocationHandle(cu_handle *handle, void *address);
 cu_result cuMemImportFromShareableHandle(cu_handle *handle, void *os_handle, int type);
+cu_result cuMemExportToShareableHandle(void *out, cu_handle handle, int type,
+				       unsigned long long flags);
+cu_result cuMemGetAllocationPropertiesFromHandle(struct cu_allocation_prop *prop, cu_handle handle);
+cu_result cuIpcGetMemHandle(struct cu_ipc_handle *out, cu_deviceptr address);
+cu_result cuIpcOpenMemHandle(cu_deviceptr *address, struct cu_ipc_handle handle,
+			     unsigned int flags);
+cu_result cuIpcOpenMemHandle_v2(cu_deviceptr *address, struct cu_ipc_handle handle,
+				unsigned int flags);
+cu_result cuIpcCloseMemHandle(cu_deviceptr address);
+cu_result cuMemGetAddressRange_v2(cu_deviceptr *base, size_t *bytes, cu_deviceptr address);
+cu_result cuPointerGetAttribute(void *out, int attribute, cu_deviceptr address);
 cu_result cuMemMap(cu_deviceptr address, size_t bytes, size_t offset, cu_handle handle,
 		   unsigned long long flags);
 cu_result cuMemUnmap(cu_deviceptr address, size_t bytes);

@@ -68,6 +68,14 @@ struct driver_table {
 	__typeof__(cuMemRelease) *cuMemRelease;
 	__typeof__(cuMemRetainAllocationHandle) *cuMemRetainAllocationHandle;
 	__typeof__(cuMemImportFromShareableHandle) *cuMemImportFromShareableHandle;
+	__typeof__(cuMemExportToShareableHandle) *cuMemExportToShareableHandle;
+	__typeof__(cuMemGetAllocationPropertiesFromHandle) *cuMemGetAllocationPropertiesFromHandle;
+	__typeof__(cuIpcGetMemHandle) *cuIpcGetMemHandle;
+	__typeof__(cuIpcOpenMemHandle) *cuIpcOpenMemHandle;
+	__typeof__(cuIpcOpenMemHandle_v2) *cuIpcOpenMemHandle_v2;
+	__typeof__(cuIpcCloseMemHandle) *cuIpcCloseMemHandle;
+	__typeof__(cuMemGetAddressRange_v2) *cuMemGetAddressRange_v2;
+	__typeof__(cuPointerGetAttribute) *cuPointerGetAttribute;
 	__typeof__(cuMemMap) *cuMemMap;
 	__typeof__(cuMemUnmap) *cuMemUnmap;
 	__typeof__(cuMemMapArrayAsync) *cuMemMapArrayAsync;

@@ -200,7 +200,8 @@ struct slot_device {
 	uint64_t launches;
 	uint64_t imported_bytes;
 	uint64_t check;
-	uint8_t reserved0[32];
+	uint64_t exported_bytes;
+	uint8_t reserved0[24];
 };
 _Static_assert(sizeof(struct slot_device) == 128, "slot_device");
 _Static_assert(offsetof(struct slot_device, held_bytes) == 0, "held_bytes");
@@ -208,7 +209,8 @@ _Static_assert(offsetof(struct slot_device, busy_ns) == 64, "busy_ns");
 _Static_assert(offsetof(struct slot_device, launches) == 72, "launches");
 _Static_assert(offsetof(struct slot_device, imported_bytes) == 80, "imported_bytes");
 _Static_assert(offsetof(struct slot_device, check) == 88, "check");
-_Static_assert(offsetof(struct slot_device, reserved0) == 96, "reserved0");
+_Static_assert(offsetof(struct slot_device, exported_bytes) == 96, "exported_bytes");
+_Static_assert(offsetof(struct slot_device, reserved0) == 104, "reserved0");
 
 struct slot {
 	uint64_t owner;

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "layout.h"
+
 enum block_space {
 	SPACE_ADDRESS,
 	SPACE_HANDLE,  /* of physical memory; count = references */
@@ -17,15 +19,20 @@ enum block_space {
 	SPACE_MODULE,
 	SPACE_CONTEXT,
 	SPACE_GRAPH,
+	SPACE_IMPORT, /* address of another process's memory */
 };
+
+/* Kind of memory that another process holds. */
+#define IMPORTED KINDS
 
 struct block {
 	uint64_t key;   /* address or handle; never 0 */
 	uint64_t bytes; /* charged */
 	uint64_t owner; /* context that it dies with, or pool of a stream-ordered block */
 	uint8_t space;
-	uint8_t kind; /* KIND_* */
-	uint16_t device;
+	uint8_t kind; /* KIND_*, or IMPORTED */
+	uint8_t device;
+	bool exported;  /* other processes may use it */
 	uint32_t count; /* references, for handles */
 };
 

@@ -21,6 +21,7 @@ struct part {
 	int64_t held[KINDS];
 	uint64_t check; /* of held, for the slot */
 	uint64_t total;
+	uint64_t exported, imported;
 	uint8_t uuid[16];
 };
 
@@ -128,6 +129,8 @@ write_own_part(struct slot *slot, unsigned row)
 {
 	memcpy(slot->devices[row].held_bytes, own[row].held, sizeof own[row].held);
 	slot->devices[row].check = own[row].check;
+	slot->devices[row].exported_bytes = own[row].exported;
+	slot->devices[row].imported_bytes = own[row].imported;
 }
 
 static void
@@ -334,24 +337,71 @@ books_restore(struct slot *slot)
 	}
 }
 
-void
-books_empty(struct slot *slot)
+static void
+write_shares(unsigned row)
 {
-	static const int64_t nothing[KINDS];
-	for (unsigned row = 0; row < MAX_DEVICES; row++) {
-		struct slot_device *part = &slot->devices[row];
-		uint64_t check = check_of(slot->owner, nothing);
-		if (part->check == check &&
-		    memcmp(part->held_bytes, nothing, sizeof nothing) == 0) {
-			continue;
-		}
-		uint64_t *lock = state_file()->devices[row].alloc_lock;
-		if (robust_lock(lock) != ROBUST_BROKEN) {
-			memset(part, 0, sizeof *part);
-			part->check = check;
-			robust_unlock(lock);
+	struct slot *slot = state_slot();
+	if (slot != NULL) {
+		slot->devices[row].exported_bytes = own[row].exported;
+		slot->devices[row].imported_bytes = own[row].imported;
+	}
+}
+
+void
+books_exported(unsigned row, int64_t bytes)
+{
+	__atomic_fetch_add(&own[row].exported, (uint64_t)bytes, __ATOMIC_RELAXED);
+	write_shares(row);
+}
+
+void
+books_imported(unsigned row, int64_t bytes)
+{
+	__atomic_fetch_add(&own[row].imported, (uint64_t)bytes, __ATOMIC_RELAXED);
+	write_shares(row);
+}
+
+/* What of a dead process's memory the living still use. */
+static uint64_t
+still_used(const struct slot *slot, unsigned row, const bool dead[MAX_SLOTS])
+{
+	uint64_t held = state_slot_bytes(slot, row);
+	uint64_t most = slot->devices[row].exported_bytes;
+	uint64_t imported = 0;
+	most = most < held ? most : held;
+	for (uint32_t i = 0; i < state_slot_count() && imported < most; i++) {
+		const struct slot *other = &state_file()->slots[i];
+		if (other->owner != 0 && !dead[i]) {
+			uint64_t more = other->devices[row].imported_bytes;
+			imported += more < most ? more : most;
 		}
 	}
+	return imported < most ? imported : most;
+}
+
+enum emptied
+books_empty(struct slot *slot, const bool dead[MAX_SLOTS])
+{
+	bool intact = books_slot_is_intact(slot);
+	bool changed = false, rest = false;
+	for (unsigned row = 0; row < MAX_DEVICES; row++) {
+		struct slot_device *part = &slot->devices[row];
+		uint64_t keep = intact ? still_used(slot, row, dead) : 0;
+		rest = rest || keep > 0;
+		uint64_t *lock = state_file()->devices[row].alloc_lock;
+		if ((intact && state_slot_bytes(slot, row) == keep) ||
+		    robust_lock(lock) == ROBUST_BROKEN) {
+			continue;
+		}
+		uint64_t exported = part->exported_bytes;
+		memset(part, 0, sizeof *part);
+		part->held_bytes[KIND_DATA] = (int64_t)keep;
+		part->exported_bytes = exported;
+		part->check = check_of(slot->owner, part->held_bytes);
+		robust_unlock(lock);
+		changed = true;
+	}
+	return !rest ? EMPTIED : (changed ? EMPTIED_IN_PART : EMPTIED_NOTHING);
 }
 
 void

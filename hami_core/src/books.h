@@ -28,6 +28,11 @@ void books_change(unsigned row, unsigned kind, int64_t bytes);
 /* Turn bytes of one kind into another. */
 void books_convert(unsigned row, unsigned from, unsigned to, uint64_t bytes);
 
+/* Others may use so much memory of this process, or this process uses so much of others' (negative:
+ * no longer). */
+void books_exported(unsigned row, int64_t bytes);
+void books_imported(unsigned row, int64_t bytes);
+
 /* What this process holds. */
 uint64_t books_held(unsigned row, unsigned kind);
 uint64_t books_held_total(unsigned row);
@@ -35,8 +40,11 @@ uint64_t books_held_total(unsigned row);
 /* Write this process's slot anew, under its new place or its old one. Registry lock held. */
 void books_restore(struct slot *slot);
 
-/* Empty a dead process's slot; the sums still count what it held. Registry lock held. */
-void books_empty(struct slot *slot);
+/* Empty a dead process's slot but for memory that the living still use: of what it exported, as
+ * much as they import. The sums still count what it held. `dead`: which slots are. Registry lock
+ * held. */
+enum emptied { EMPTIED, EMPTIED_IN_PART, EMPTIED_NOTHING };
+enum emptied books_empty(struct slot *slot, const bool dead[MAX_SLOTS]);
 
 /* Count all rows again. Registry lock held. */
 void books_recount_all(void);

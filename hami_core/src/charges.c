@@ -4,10 +4,10 @@
 #include "log.h"
 #include "small.h"
 
-uint16_t
+uint8_t
 device_number(const struct device *device)
 {
-	return (uint16_t)(device - device_at(0));
+	return (uint8_t)(device - device_at(0));
 }
 
 uint64_t
@@ -45,11 +45,27 @@ charge_remember(const struct device *device, enum block_space space, uint64_t ke
 }
 
 void
+charge_exported(enum block_space space, uint64_t key)
+{
+	struct block block;
+	if (block_peek(space, key, &block) && !block.exported && block.kind != IMPORTED) {
+		block.exported = true;
+		block_put(&block);
+		quota_exported(device_at(block.device), (int64_t)charge_size(block.bytes));
+	}
+}
+
+void
 charge_forget(const struct block *block)
 {
 	struct device *device = device_at(block->device);
-	if (block->space == SPACE_ADDRESS && block->kind != KIND_POOL &&
-	    block->bytes <= SMALL_LIMIT) {
+	if (block->exported) {
+		quota_exported(device, -(int64_t)charge_size(block->bytes));
+	}
+	if (block->kind == IMPORTED) {
+		quota_imported(device, -(int64_t)block->bytes);
+	} else if (block->space == SPACE_ADDRESS && block->kind != KIND_POOL &&
+		   block->bytes <= SMALL_LIMIT) {
 		small_freed(device, block->key, block->bytes);
 	} else if (block->space != SPACE_CHUNK) {
 		quota_refund(device, block->kind, block->bytes);

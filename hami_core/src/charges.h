@@ -24,7 +24,7 @@ charge_size(uint64_t bytes)
 }
 
 /* Number of a device in this process's table. */
-uint16_t device_number(const struct device *device);
+uint8_t device_number(const struct device *device);
 
 /* Handle of the current context as a block owner; 0 when there is none. */
 uint64_t current_owner(void);
@@ -32,6 +32,9 @@ uint64_t current_owner(void);
 /* Remember a charged block. */
 void charge_remember(const struct device *device, enum block_space space, uint64_t key,
 		     unsigned kind, uint64_t bytes, uint64_t owner);
+
+/* Other processes may use a block from now on. */
+void charge_exported(enum block_space space, uint64_t key);
 
 /* Give back what a block was charged. */
 void charge_forget(const struct block *block);

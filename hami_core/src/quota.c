@@ -82,6 +82,22 @@ quota_convert(struct device *device, unsigned from, unsigned to, uint64_t bytes)
 	}
 }
 
+void
+quota_exported(struct device *device, int64_t bytes)
+{
+	if (is_booked(device)) {
+		books_exported(device->row_index, bytes);
+	}
+}
+
+void
+quota_imported(struct device *device, int64_t bytes)
+{
+	if (is_booked(device)) {
+		books_imported(device->row_index, bytes);
+	}
+}
+
 bool
 quota_settle(struct device *device, unsigned kind, uint64_t charged, uint64_t actual)
 {

@@ -29,6 +29,11 @@ void quota_convert(struct device *device, unsigned from, unsigned to, uint64_t b
  * difference; nothing changed. */
 bool quota_settle(struct device *device, unsigned kind, uint64_t charged, uint64_t actual);
 
+/* Memory of this process that others may use; memory of others that this process uses (negative: no
+ * longer). It stays charged when its owner ends before them. */
+void quota_exported(struct device *device, int64_t bytes);
+void quota_imported(struct device *device, int64_t bytes);
+
 struct quota_view {
 	uint64_t limit_bytes; /* NO_MEMORY_LIMIT: none */
 	uint64_t used_bytes;

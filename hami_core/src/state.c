@@ -186,22 +186,24 @@ state_slot_bytes(const struct slot *slot, unsigned device)
 static unsigned
 reap_locked(void)
 {
-	bool dead[MAX_SLOTS] = {false};
+	bool dead[MAX_SLOTS] = {false}, empty[MAX_SLOTS] = {false};
 	unsigned reaped = 0;
 	uint32_t count = state_slot_count();
 	for (uint32_t i = 0; i < count; i++) {
 		dead[i] = slot_is_dead(&state_file()->slots[i]);
-		reaped += dead[i];
-		if (dead[i]) {
-			books_empty(&state_file()->slots[i]);
-		}
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		enum emptied emptied =
+		    dead[i] ? books_empty(&state_file()->slots[i], dead) : EMPTIED_NOTHING;
+		empty[i] = emptied == EMPTIED;
+		reaped += emptied != EMPTIED_NOTHING;
 	}
 	if (reaped == 0) {
 		return 0;
 	}
 	books_recount_all();
 	for (uint32_t i = 0; i < count; i++) {
-		if (dead[i]) {
+		if (empty[i]) {
 			struct slot *slot = &state_file()->slots[i];
 			slot->host_pid = 0;
 			slot->unknown_frees = 0;

@@ -46,14 +46,16 @@ drop_references(uint64_t handle, uint32_t references)
 	}
 }
 
-static void
+static bool
 add_reference(uint64_t handle)
 {
 	struct block block;
-	if (block_take(SPACE_HANDLE, handle, &block)) {
-		block.count++;
-		block_put(&block);
+	if (!block_take(SPACE_HANDLE, handle, &block)) {
+		return false;
 	}
+	block.count++;
+	block_put(&block);
+	return true;
 }
 
 EXPORTED cu_result
@@ -115,8 +117,19 @@ cuMemRetainAllocationHandle(cu_handle *handle, void *address)
 	return result;
 }
 
-/* Imported memory is charged to the process that created it; in this process a handle that it made
- * itself and gets back counts once more. */
+/* Another process's memory: charged to that one, and counted here by what is mapped of it. */
+static void
+remember_import(cu_handle handle)
+{
+	struct cu_allocation_prop prop = {.location = {0, 0}};
+	if (driver()->cuMemGetAllocationPropertiesFromHandle != NULL &&
+	    driver()->cuMemGetAllocationPropertiesFromHandle(&prop, handle) == CU_OK &&
+	    prop.location.type == CU_LOCATION_DEVICE) {
+		charge_remember(device_of(prop.location.id), SPACE_HANDLE, handle, IMPORTED, 0, 0);
+	}
+}
+
+/* A handle that this process made itself and gets back counts once more. */
 EXPORTED cu_result
 cuMemImportFromShareableHandle(cu_handle *handle, void *os_handle, int type)
 {
@@ -125,11 +138,37 @@ cuMemImportFromShareableHandle(cu_handle *handle, void *os_handle, int type)
 	}
 	lock_acquire(&vmm_lock);
 	cu_result result = driver()->cuMemImportFromShareableHandle(handle, os_handle, type);
-	if (result == CU_OK) {
-		add_reference(*handle);
+	if (result == CU_OK && !add_reference(*handle)) {
+		remember_import(*handle);
 	}
 	lock_release(&vmm_lock);
 	return result;
+}
+
+EXPORTED cu_result
+cuMemExportToShareableHandle(void *out, cu_handle handle, int type, unsigned long long flags)
+{
+	if (driver()->cuMemExportToShareableHandle == NULL) {
+		return CU_NOT_SUPPORTED;
+	}
+	lock_acquire(&vmm_lock);
+	cu_result result = driver()->cuMemExportToShareableHandle(out, handle, type, flags);
+	if (result == CU_OK) {
+		charge_exported(SPACE_HANDLE, handle);
+	}
+	lock_release(&vmm_lock);
+	return result;
+}
+
+/* The size of imported memory is not said before it is mapped. */
+static void
+note_imported_size(struct block *block, uint64_t bytes)
+{
+	if (block->kind == IMPORTED && bytes > block->bytes) {
+		quota_imported(device_at(block->device), (int64_t)(bytes - block->bytes));
+		block->bytes = bytes;
+		block_put(block);
+	}
 }
 
 EXPORTED cu_result
@@ -147,6 +186,7 @@ cuMemMap(cu_deviceptr address, size_t bytes, size_t offset, cu_handle handle,
 		    .key = address, .bytes = bytes, .owner = handle, .space = SPACE_MAPPING};
 		block_put(&mapping);
 		change_maps(handle, 1);
+		note_imported_size(&known, offset + bytes);
 	}
 	lock_release(&vmm_lock);
 	return result;

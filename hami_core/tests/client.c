@@ -18,6 +18,8 @@
  * 65536 blocks run MILLISECONDS [sync]       launch until the time is over: launches, nanoseconds,
  * begin graph COUNT capture COUNT launches, then launch the graph once wait cuCtxSynchronize cycle
  * COUNT BYTES LIVE        alloc + free pairs with LIVE blocks held: nanoseconds computed a pair
+ *   export                        handle of the newest block (plain or vmm) for other processes
+ *   import KIND BYTES HANDLE | unimport
  *   fork COMMAND…                 run one command in a child and answer its line
  *   sleep MILLISECONDS | pid | quit
  */
@@ -35,6 +37,7 @@
 #include "client_blocks.h"
 #include "client_launch.h"
 #include "client_race.h"
+#include "client_share.h"
 
 cu_result cuCtxSynchronize(void);
 cu_result cuCtxSetCurrent(cu_context context);
@@ -274,7 +277,9 @@ execute(char *line)
 	c.x = strtoull(c.a, NULL, 0);
 	c.y = strtoull(c.b, NULL, 0);
 	c.z = strtoull(third, NULL, 0);
-	if (!execute_memory(&c) && !client_launch(&c) && !execute_device(&c)) {
+	if (!execute_memory(&c) && !client_launch(&c) &&
+	    !client_share(&c, held_count > 0 ? &held[held_count - 1] : NULL) &&
+	    !execute_device(&c)) {
 		execute_process(&c);
 	}
 }
