@@ -203,6 +203,7 @@ class Auditor:
         node = self._node
         if not node.follows_pods:
             return []
+        await node.turns.wait()
         entries = await checkpoint.read(node.plugin_directory)
         own = [entry for entry in entries or () if entry.env().get(sharing.GRANT_VARIABLE)]
         processes = await self._processes() if self._processes is not None else ()

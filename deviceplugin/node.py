@@ -116,6 +116,9 @@ class Node:
             self.bystanders[metadata.uid] = Tenant(metadata.uid, metadata.namespace, metadata.name, ())
             return
         self.bystanders.pop(tenant.uid, None)
+        if self.tenants.get(tenant.uid) == tenant:
+            # Most changes of a pod are of its conditions.
+            return
         self.tenants[tenant.uid] = tenant
         for handler in self.on_pod:
             handler(tenant)
