@@ -31,12 +31,11 @@ BOUNDED = {
     "extender.engine._names._lists": 8,
     "extender.engine._simulation._templates": 64,
     "extender.engine._verdicts": 32,
-    # The nodes looked at closely, of the decisions that are kept.
-    "extender.engine.history._records[].cards": 80,
-    "extender.engine.history._records[].allocation.containers": 20,
     "extender.engine.dossiers._by_uid": 5000,
 }
 """Caches with a capacity of their own: how many entries each may have."""
+WHOLE = {"extender.engine.history._records"}
+"""Not looked into: so many decisions are kept, each with the nodes that it was about."""
 QUOTA = {
     "apiVersion": "v1",
     "kind": "ResourceQuota",
@@ -62,7 +61,7 @@ def sizes(replica: Replica) -> Counter[str]:
         visited.add(id(thing))
         if isinstance(thing, (dict, OrderedDict, Counter)):
             found[path] += len(thing)
-            todo += [(f"{path}[]", value) for value in thing.values()]
+            todo += [(f"{path}[]", value) for value in thing.values() if path not in WHOLE]
         elif isinstance(thing, (list, set, deque)):
             found[path] += len(thing)
             todo += [(f"{path}[]", value) for value in thing]
