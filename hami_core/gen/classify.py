@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
-HOOKED = {"start", "view", "alloc", "free", "pool", "ipc", "vmm", "array", "context", "code", "graph", "launch", "capture"}
+HOOKED = {
+    "start", "view", "alloc", "free", "pool", "ipc", "vmm", "array", "context", "code", "graph", "launch", "capture",
+}  # fmt: skip
 CLASSES = {*HOOKED, "pass"}
 VARIANTS = ((), ("-DCUDA_API_PER_THREAD_DEFAULT_STREAM",), ("-D__CUDA_API_VERSION_INTERNAL",))
 # Our structure, theirs, and the members that must lie at the same place.

@@ -20,6 +20,7 @@
  * COUNT BYTES LIVE        alloc + free pairs with LIVE blocks held: nanoseconds computed a pair
  *   export                        handle of the newest block (plain or vmm) for other processes
  *   import KIND BYTES HANDLE | unimport
+ *   use WAY BYTES | unuse WAY BYTES   WAY: multicast sparse; memory whose handle is released
  *   fork COMMAND…                 run one command in a child and answer its line
  *   sleep MILLISECONDS | pid | quit
  */

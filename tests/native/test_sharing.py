@@ -84,3 +84,24 @@ def test_memory_that_nobody_imported_goes_with_its_maker(box: Container) -> None
         reap(other)
         assert used_mib(box) == truth_mib(box) == CONTEXT_MIB
         assert len(box.state().processes) == 1
+
+
+def test_memory_bound_to_a_multicast_object_is_charged_until_it_is_unbound(box: Container) -> None:
+    with start(box) as client:
+        assert client.code(f"use multicast {SHARED_MIB * MIB}") == 0
+        assert used_mib(box) == truth_mib(box) == CONTEXT_MIB + SHARED_MIB
+        assert client.alloc(QUOTA_MIB - CONTEXT_MIB - SHARED_MIB + 2) == OUT_OF_MEMORY
+        assert client.code(f"unuse multicast {SHARED_MIB * MIB}") == 0
+        assert used_mib(box) == truth_mib(box) == CONTEXT_MIB
+
+
+def test_memory_in_a_sparse_array_is_charged_and_stays_so(box: Container) -> None:
+    """Unmapping does not say which memory it frees, so the charge goes with the process."""
+    with start(box) as client:
+        assert client.code(f"use sparse {SHARED_MIB * MIB}") == 0
+        array_mib = truth_mib(box) - CONTEXT_MIB - SHARED_MIB
+        assert 0 <= array_mib <= 2
+        assert used_mib(box) == CONTEXT_MIB + SHARED_MIB + array_mib
+        assert client.code(f"unuse sparse {SHARED_MIB * MIB}") == 0
+        assert truth_mib(box) == CONTEXT_MIB + array_mib
+        assert used_mib(box) == CONTEXT_MIB + SHARED_MIB + array_mib

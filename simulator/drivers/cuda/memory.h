@@ -21,4 +21,9 @@ cu_result fake_cuMemFree_v2(cu_deviceptr address);
 /* pools.c: a block of stream-ordered memory goes back to its pool. */
 void pool_release(struct block *block);
 
+/* Physical memory by handle is in use somewhere, and lives until it no longer is. False: no such
+ * handle. */
+bool allocation_use(cu_mem_handle handle);
+void allocation_unuse(cu_mem_handle handle);
+
 #endif

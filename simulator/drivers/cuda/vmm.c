@@ -67,6 +67,30 @@ free_if_unused(struct allocation *allocation)
 	free(allocation);
 }
 
+bool
+allocation_use(cu_mem_handle handle)
+{
+	pthread_mutex_lock(&mutex);
+	struct allocation *allocation = allocation_checked(handle);
+	if (allocation != NULL) {
+		allocation->mappings++;
+	}
+	pthread_mutex_unlock(&mutex);
+	return allocation != NULL;
+}
+
+void
+allocation_unuse(cu_mem_handle handle)
+{
+	pthread_mutex_lock(&mutex);
+	struct allocation *allocation = allocation_checked(handle);
+	if (allocation != NULL) {
+		allocation->mappings--;
+		free_if_unused(allocation);
+	}
+	pthread_mutex_unlock(&mutex);
+}
+
 cu_result
 fake_cuMemGetAllocationGranularity(size_t *granularity, const struct properties *properties,
 				   int option)
