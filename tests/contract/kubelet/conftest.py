@@ -50,9 +50,10 @@ async def probe(rig: Rig) -> AsyncIterator[Probe]:
 
 @pytest.fixture
 async def registered(rig: Rig, probe: Probe) -> Probe:
-    """A plugin whose devices the node offers."""
+    """A plugin whose devices the node offers, and has in its record."""
     await probe.register()
     await rig.until_offered(probe.resource, 6)
+    await rig.until(lambda: rig.remembers(probe.resource), "the checkpoint has the resource")
     return probe
 
 

@@ -242,6 +242,13 @@ class Rig:
             return {}
         return {(entry.uid, entry.container): entry.ids for entry in entries or () if entry.resource == resource}
 
+    def remembers(self, resource: str) -> bool:
+        """Whether the checkpoint says that a plugin has registered this resource and had devices."""
+        try:
+            return bool(json.loads(self.places.checkpoint.read_bytes())["Data"]["RegisteredDevices"].get(resource))
+        except (FileNotFoundError, ValueError):
+            return False
+
     @contextlib.asynccontextmanager
     async def lister(self) -> AsyncIterator["res_rpc.PodResourcesListerAsyncStub"]:
         """Connect to the pod resources socket."""

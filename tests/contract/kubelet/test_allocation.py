@@ -127,6 +127,7 @@ async def test_a_pod_that_asks_for_more_than_others_leave_is_refused_by_the_node
     await rig.start_kubelet()
     await registered.register()
     await rig.until_offered(registered.resource, 6)
+    await rig.until_devices(registered.resource, 6, 6)
     second = await rig.create(pod("second", container("main", registered.resource, 4)))
     failed = await rig.until_pod(second, lambda now: now["status"].get("phase") == "Failed", "is refused")
     assert failed["status"]["reason"] == f"OutOf{registered.resource}"

@@ -105,6 +105,7 @@ async def test_without_it_the_ids_of_a_running_pod_are_given_again(rig: Rig, reg
     await rig.start_kubelet()
     await registered.register()
     await rig.until_offered(registered.resource, 6)
+    await rig.until_devices(registered.resource, 6, 6)
     registered.prefer = registered.allocated[0]
     second = await rig.create(pod("second", container("main", registered.resource, 2)))
     (second,) = await rig.running(second)

@@ -8,7 +8,7 @@ from tests.contract.kubelet.machines import Json
 from tests.contract.kubelet.node_daemon import GPU, SLICES, Ask, NodeDaemon
 from tests.contract.kubelet.rig import Rig, is_running, restarts
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("daemon")]
+pytestmark = pytest.mark.anyio
 
 
 async def books(rig: Rig, pod: Json, container: str = "main") -> tuple[frozenset[str], frozenset[str]]:
