@@ -163,8 +163,8 @@ def _parse_head(content: bytes) -> Head:
         if not colon:
             raise BadAnswer(f"a header reads {line[:40]!r}")
         headers[name.lower()] = value.strip()
-    connection = headers.get("connection", "").lower()
-    return Head(int(found[2]), headers, keeps_open=found[1] == b"1" and connection != "close")
+    wishes = {word.strip() for word in headers.get("connection", "").lower().split(",")}
+    return Head(int(found[2]), headers, keeps_open=found[1] == b"1" and "close" not in wishes)
 
 
 def _length(text: str) -> int:

@@ -78,6 +78,7 @@ async def talking(*answers: bytes) -> AsyncIterator[tuple[LeanTransport, Script]
         pytest.param(b"!HTTP/1.1 200 OK\r\n\r\nok", b"ok", id="to the end of the connection"),
         pytest.param(b"!HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok", id="from an old proxy"),
         pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" + OK, b"ok", id="after a provisional answer"),
+        pytest.param(b"!" + OK.replace(b"OK\r\n", b"OK\r\nConnection: TE, Close\r\n"), b"ok", id="and closes"),
         pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", b"", id="none"),
     ],
 )
