@@ -12,7 +12,7 @@ from typing import Final
 from gpuslice.devices.allocation import PodAllocation
 
 MILLI: Final = 1000
-AT_MOST: Final = 256
+AT_MOST: Final = 512
 """Typical tasks; bounds the cost of measuring whatever people ask for."""
 _PERCENT: Final = 10
 

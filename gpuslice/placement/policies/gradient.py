@@ -49,7 +49,7 @@ class Tuning:
 TUNINGS: Final = {
     "fgd": Tuning(percent=95, cpu_only=True, rounded=True),
     "fgd-plus": Tuning(percent=95, stranded_weight=1.0, pressure_weight=1.0),
-    "balanced": Tuning(percent=100, by_demand=True, stranded_weight=0.1, pressure_weight=1.0),
+    "balanced": Tuning(percent=100, by_demand=True, stranded_weight=0.1, pressure_weight=1.75),
 }
 
 
