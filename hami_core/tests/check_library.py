@@ -3,6 +3,7 @@
 Usage: check_library.py FILE
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -30,7 +31,8 @@ GLIBC_ONLY = re.compile(r"^__(?!errno_location|cxa_finalize|gmon_start__)|^pthre
 
 def dynamic_symbols(path: Path) -> tuple[list[tuple[str, str]], set[str]]:
     """Imports as (name, version), and exported names."""
-    text = subprocess.run(["objdump", "-T", str(path)], capture_output=True, text=True, check=True).stdout
+    objdump = os.environ.get("OBJDUMP", "objdump")
+    text = subprocess.run([objdump, "-T", str(path)], capture_output=True, text=True, check=True).stdout
     imports, exports = [], set()
     for line in text.splitlines():
         found = re.match(r"^[0-9a-f]+\s.{7}\s(\S+)\s+[0-9a-f]+\s+(?:\(?([\w.]+)\)?\s+)?(\S+)$", line)
@@ -39,7 +41,7 @@ def dynamic_symbols(path: Path) -> tuple[list[tuple[str, str]], set[str]]:
         section, version, name = found.groups()
         if section == "*UND*":
             imports.append((name, version or ""))
-        else:
+        elif not name.startswith("."):  # sections, which some linkers list
             exports.add(name)
     return imports, exports
 
@@ -54,7 +56,7 @@ def findings(path: Path) -> list[str]:
             out.append(f"imports {name}@{version}, newer than GLIBC_2.17")
         if name in FORBIDDEN or GLIBC_ONLY.match(name):
             out.append(f"imports {name}")
-    policy = (path.resolve().parents[1] / "policy" / "hooks.txt").read_text()
+    policy = (Path(__file__).resolve().parents[1] / "policy" / "hooks.txt").read_text()
     wanted = {line.split()[0] for line in policy.splitlines() if line.strip() and not line.startswith("#")}
     wanted |= {"dlsym", "dlopen"}
     out += [f"exports {name}, which no policy names" for name in sorted(exports - wanted)]

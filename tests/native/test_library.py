@@ -102,3 +102,13 @@ def test_a_program_under_valgrind_shows_no_error_of_ours(built: None) -> None:
 @pytest.mark.timeout(300)
 def test_a_program_with_the_library_in_it_is_clean_under_sanitizers(built: None) -> None:
     build(SHIM, "asan")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(
+    shutil.which("aarch64-linux-gnu-gcc") is None,
+    reason="needs a cross compiler: apt-get install gcc-aarch64-linux-gnu",
+)
+def test_it_builds_for_arm_and_its_parts_run_there() -> None:
+    build(SHIM, "aarch64")
