@@ -1,7 +1,7 @@
 """The baseline of the cluster benchmark: an extender with the same verbs that decides nothing.
 
-Same server, same client of the API server. All nodes fit (the first K in filter mode, as ours offers K), all score
-alike, and the binding is posted as it comes.
+A bare ASGI application on uvicorn, bindings through aiohttp, no watch. All nodes fit (the first K in filter mode, as
+ours offers K), all score alike, and the binding is posted as it comes.
 
 Usage: ``python -m bench.cluster_trivial KUBECONFIG PORTS_FILE BEST_NODES``; BEST_NODES 0 means all.
 """

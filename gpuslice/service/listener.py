@@ -73,7 +73,7 @@ async def serve_http(
     config = uvicorn.Config(
         app,
         loop="none",
-        http=cast("type[asyncio.Protocol]", partial(DirectProtocol, direct or Direct())),
+        http="httptools" if direct is None else cast("type[asyncio.Protocol]", partial(DirectProtocol, direct)),
         ws="none",
         lifespan="off",
         log_config=None,
