@@ -1,7 +1,7 @@
 """The baseline: an extender with the same verbs that decides nothing.
 
-FastAPI on uvicorn and uvloop, bindings through aiohttp, no watch. Same answers in shape: all nodes fit, all score alike,
-the binding is posted as it comes.
+FastAPI on uvicorn and uvloop, bindings through aiohttp, no watch. Same answers in shape: all nodes fit, all score
+alike, the binding is posted as it comes.
 
 Usage: ``python -m bench.extender_trivial API_URL PORTS_FILE``.
 """
