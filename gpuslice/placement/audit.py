@@ -125,6 +125,7 @@ def check(ledger: "Ledger") -> None:
     known = {name for name, book in ledger.books.nodes.items() if book.row >= 0}
     _require(known == set(ledger.fleet.row_of), "the fleet and the books know different nodes")
     _check_groups(ledger)
+    _check_usage(ledger)
 
 
 def _check_node(ledger: "Ledger", book: NodeBook) -> None:
@@ -165,6 +166,20 @@ def _check_groups(ledger: "Ledger") -> None:
             nodes[holding.node] = nodes.get(holding.node, 0) + 1
     for group, nodes in counted.items():
         _require(dict(ledger.group_nodes(group)) == nodes, f"group {group} is counted wrongly")
+
+
+def _check_usage(ledger: "Ledger") -> None:
+    for namespace in {holding.key.namespace for holding in ledger.holdings.values()}:
+        held = [use for h in ledger.holdings.values() if h.key.namespace == namespace for use in h.uses]
+        for family, (memory, cores) in ledger.used_in_namespace(namespace).items():
+            mine = [use for use in held if use.family == family]
+            sums = (sum(use.memory_mib for use in mine), sum(use.core_percent for use in mine))
+            _require(
+                (memory, cores) == sums, f"namespace {namespace}: {family} in use is {memory}, {cores}, not {sums}"
+            )
+        counted = set(ledger.used_in_namespace(namespace))
+        some = {use.family for use in held if use.memory_mib or use.core_percent}
+        _require(counted == some, f"namespace {namespace}: {counted} are counted, {some} are held")
 
 
 def _sums(uses: list[CardUse]) -> tuple[int, int, int, int]:

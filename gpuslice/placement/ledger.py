@@ -28,6 +28,9 @@ from gpuslice.placement.waiting import WaitingPods
 
 ASSUME_SECONDS: Final = 30.0
 RESERVE_SECONDS: Final = 600.0
+Amount = tuple[int, int]
+"""MiB x cards, percent x cards."""
+_NOTHING: Final = (0, 0)
 _E = TypeVar("_E")
 
 
@@ -47,7 +50,8 @@ class Ledger:
         self.scores = ScoreCache()
         self.observer = Observer()
         self._groups: dict[str, dict[str, int]] = {}
-        self._namespaces: dict[str, set[str]] = {}
+        self._usage: dict[str, dict[PodTraits, dict[str, Amount]]] = {}
+        """What is held by namespace, kind of pod and device family; nothing that is zero."""
         self._grown: set[str] = set()
         """Nodes on which something became free since the event began."""
         self._left: set[str] = set()
@@ -96,21 +100,17 @@ class Ledger:
         """Return how many pods of a group each node holds."""
         return self._groups.get(group, {})
 
-    def used_in_namespace(
-        self, namespace: str, counts: Callable[[PodTraits], bool] | None = None
-    ) -> dict[str, tuple[int, int]]:
+    def used_in_namespace(self, namespace: str, counts: Callable[[PodTraits], bool] | None = None) -> dict[str, Amount]:
         """Return what the pods of a namespace hold, by device family: MiB x cards, and percent x cards.
 
         With ``counts`` only pods with such traits count.
         """
-        used: dict[str, tuple[int, int]] = {}
-        for uid in self._namespaces.get(namespace, ()):
-            holding = self.holdings[uid]
-            if counts is not None and not counts(holding.traits):
-                continue
-            for use in holding.uses:
-                memory, cores = used.get(use.family, (0, 0))
-                used[use.family] = (memory + use.memory_mib, cores + use.core_percent)
+        used: dict[str, Amount] = {}
+        for traits, amounts in self._usage.get(namespace, {}).items():
+            if counts is None or counts(traits):
+                for family, (memory, cores) in amounts.items():
+                    before = used.get(family, _NOTHING)
+                    used[family] = (before[0] + memory, before[1] + cores)
         return used
 
     def lost_cards(self) -> dict[str, tuple[str, ...]]:
@@ -205,6 +205,7 @@ class Ledger:
             holding.init_done = event.init_done
             holding.cpu_milli = event.cpu_milli
             holding.unreadable = event.unreadable
+            holding.traits = event.traits
             self._replace(holding, event.models)
         else:
             holding = old
@@ -214,7 +215,10 @@ class Ledger:
         holding.terminating = event.terminating
         holding.priority = event.priority
         holding.created_at = event.created_at
-        holding.traits = event.traits
+        if holding.traits != event.traits:
+            self._count_usage(holding, -1)
+            holding.traits = event.traits
+            self._count_usage(holding, +1)
         self._set_group(holding, event.group)
 
     def _pod_gone(self, event: events.PodGone) -> None:
@@ -357,11 +361,12 @@ class Ledger:
         old = self.holdings.pop(uid, None)
         if old is not None:
             self._set_group(old, "")
+            self._count_usage(old, -1)
             self.books.leave(old)
             self._grown.add(old.node)
         holding.uses = uses_of(holding.allocation, holding.roles, init_done=holding.init_done)
         self.holdings[uid] = holding
-        self._namespaces.setdefault(holding.key.namespace, set()).add(uid)
+        self._count_usage(holding, +1)
         self.books.enter(holding)
         if old is not None:
             self._judge_node(old.node)
@@ -381,14 +386,26 @@ class Ledger:
         if holding is None:
             return
         self._set_group(holding, "")
-        members = self._namespaces[holding.key.namespace]
-        members.discard(uid)
-        if not members:
-            del self._namespaces[holding.key.namespace]
+        self._count_usage(holding, -1)
         self.books.leave(holding)
         self._grown.add(holding.node)
         self._judge_node(holding.node)
         self._victim_ended(uid)
+
+    def _count_usage(self, holding: Holding, sign: int) -> None:
+        """Add what a pod holds to its namespace's sums, or take it out."""
+        namespace = holding.key.namespace
+        here = self._usage.setdefault(namespace, {})
+        amounts = here.setdefault(holding.traits, {})
+        for use in holding.uses:
+            memory, cores = amounts.get(use.family, _NOTHING)
+            amounts[use.family] = (memory + sign * use.memory_mib, cores + sign * use.core_percent)
+            if amounts[use.family] == _NOTHING:
+                del amounts[use.family]
+        if not amounts:
+            del here[holding.traits]
+        if not here:
+            del self._usage[namespace]
 
     def _set_group(self, holding: Holding, group: str) -> None:
         if group == holding.group:

@@ -6,6 +6,7 @@ import pytest
 
 from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.requests import Role
+from gpuslice.devices.traits import PodTraits
 from gpuslice.placement import decide
 from gpuslice.placement.audit import Overcommitted
 from gpuslice.placement.events import (
@@ -259,6 +260,24 @@ def test_a_pod_of_which_nobody_knows_what_it_holds_closes_its_node_and_no_other(
     woken = ledger.apply(PodGone("unclear"))
     assert woken == [Wake((key("waits"),))]
     ledger.check_invariants()
+
+
+def test_what_a_namespace_holds_is_known_by_kind_of_pod() -> None:
+    ledger = one_card()
+    urgent = PodTraits(priority_class="high")
+    ledger.apply(seen("a", given("n1", share("GPU-a::0", 1000, 10)), traits=urgent))
+    ledger.apply(seen("b", given("n1", share("GPU-a::1", 200))))
+    ledger.apply(seen("c", given("n1", share("GPU-a::2", 0))))
+    ledger.check_invariants()
+    assert ledger.used_in_namespace("default") == {"nvidia": (1200, 10)}
+    assert ledger.used_in_namespace("default", lambda traits: traits == urgent) == {"nvidia": (1000, 10)}
+    ledger.apply(seen("b", given("n1", share("GPU-a::1", 200)), traits=urgent))
+    ledger.check_invariants()
+    assert ledger.used_in_namespace("default", lambda traits: traits == urgent) == {"nvidia": (1200, 10)}
+    for uid in ("a", "b", "c"):
+        ledger.apply(PodGone(uid))
+        ledger.check_invariants()
+    assert ledger.used_in_namespace("default") == {}
 
 
 def test_health_changes_keep_the_books() -> None:
