@@ -62,6 +62,10 @@ class Speed:
     rss_mib: float = 0.0
     registered_seconds: float = 0.0
     idle_percent: float = 0.0
+    ran_ms: float = 0.0
+    """Processor time of the plugin for each pod."""
+    waited_ms: float = 0.0
+    """Time for each pod that the plugin's threads were ready to run and had no processor: the machine's, not ours."""
     inside_p99_ms: float = 0.0
     """Within the plugin, by its own histogram: the upper bound of the bucket that holds 99 % of the calls."""
 
@@ -188,10 +192,12 @@ def trivial_arguments(layout: Layout, slices: int) -> list[str]:
 async def _bursts(running: World, cards: list[str], bursts: int) -> Speed:
     client, kubelet = running.client, running.kubelet
     seconds = []
+    before = processor_ms(running.plugin.pid)
     for burst in range(bursts + 1):
         if burst == 1:
             # The first one warms up.
             running.caller.seconds.clear()
+            before = processor_ms(running.plugin.pid)
         bodies = [
             pod(f"p{burst}-{n}", Ask("c", (f"{cards[n % len(cards)]}::{n // len(cards)}",))) for n in range(BURST)
         ]
@@ -209,7 +215,10 @@ async def _bursts(running: World, cards: list[str], bursts: int) -> Speed:
         raise RuntimeError(
             f"{len(timed['Allocate'])} calls were timed, not {bursts * BURST}: the plugin registered anew"
         )
-    return Speed(timed["Allocate"], timed["GetPreferredAllocation"], seconds[1:])
+    ran, waited = (
+        (now - then) / bursts / BURST for now, then in zip(processor_ms(running.plugin.pid), before, strict=True)
+    )
+    return Speed(timed["Allocate"], timed["GetPreferredAllocation"], seconds[1:], ran_ms=ran, waited_ms=waited)
 
 
 def _is_up(worker: Any) -> bool:  # noqa: ANN401  a pod worker
@@ -242,6 +251,18 @@ async def idle_percent(pid: int, seconds: float = 20.0) -> float:
 def _ticks(pid: int) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+def processor_ms(pid: int) -> tuple[float, float]:
+    """Return how long a process's threads have run, and how long they were ready but had no processor."""
+    ran = waited = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            running, waiting, _ = path.read_text().split()
+        except OSError:
+            continue
+        ran, waited = ran + int(running), waited + int(waiting)
+    return ran / 1e6, waited / 1e6
 
 
 def inside_p99_ms(ports_file: Path) -> float:
@@ -335,6 +356,8 @@ def _speed_figures(slices: int, bursts: int, suffix: str) -> list[Figure]:
             percentile(plain.running_seconds, 50),
             target=2.0,
         ),
+        Figure.compared(f"plugin_ran{suffix}", "ms/pod", speed.ran_ms, plain.ran_ms),
+        Figure.compared(f"plugin_waited_for_cpu{suffix}", "ms/pod", speed.waited_ms, plain.waited_ms),
         Figure.alone(f"plugin_rss{suffix}", "MiB", speed.rss_mib, target=60.0),
         Figure.alone(f"plugin_registered{suffix}", "s", speed.registered_seconds, target=0.7),
         Figure.alone(f"plugin_idle_cpu{suffix}", "%", speed.idle_percent, target=0.2),

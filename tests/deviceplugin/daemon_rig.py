@@ -52,7 +52,17 @@ class Daemons:
             "--metrics-host", "127.0.0.1", "--ports-file", str(ports), "--probe-seconds", "0.2",
             "--quiet-seconds", "1", "--audit-seconds", "0.5", "--log-format", "json", *flags,
         ]  # fmt: skip
-        env = {
+        log = (self.root / f"daemon{len(self.processes)}.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deviceplugin", *arguments], env=self.environment(), stderr=log
+        )
+        log.close()
+        self.processes.append(process)
+        return process
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a process that sees the node's cards."""
+        return {
             # Compiled modules are kept: each start would cost two seconds otherwise.
             **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
             "PYTHONPATH": str(ROOT),
@@ -60,11 +70,6 @@ class Daemons:
             "GPUSLICE_FAKE_INVENTORY": str(self.root / "node.yaml"),
             "GPUSLICE_FAKE_STATE": str(self.root / "f"),
         }
-        log = (self.root / f"daemon{len(self.processes)}.log").open("wb")
-        process = subprocess.Popen([sys.executable, "-m", "deviceplugin", *arguments], env=env, stderr=log)
-        log.close()
-        self.processes.append(process)
-        return process
 
     def control(self, line: str) -> None:
         """Inject a fault into the fake driver."""

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import struct
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import AsyncIterator
@@ -199,3 +200,24 @@ async def test_a_soft_limit_is_told_that_nobody_else_wants_the_card(node: Daemon
             file.write(struct.pack(member.format, value))
     stamp = layout.LIMITS_HINTS_AT + layout.LIMITS_HINT_STAMP_NS.offset
     await node.until(lambda: any((directory / "limits").read_bytes()[stamp : stamp + 8]))
+
+
+async def test_cards_in_mode_mps_let_nobody_but_their_server_compute(node: Daemons) -> None:
+    config = node.root / "nodes.yaml"
+    config.write_text("defaults: {mode: mps}\n")
+    stand_in = f"{sys.executable} {Path(__file__).with_name('mps_standin.py')}"
+    first = node.start("--node-config", str(config), "--mps-daemon", stand_in)
+    await node.until(lambda: node.healthy() == 40)
+    exclusive_process, default = "3", "0"
+    assert await asyncio.to_thread(_compute_modes, node) == [exclusive_process] * 4
+    first.send_signal(signal.SIGTERM)
+    await asyncio.to_thread(first.wait, 20)
+    assert await asyncio.to_thread(_compute_modes, node) == [default] * 4
+
+
+def _compute_modes(node: Daemons) -> list[str]:
+    source = "import pynvml as n;n.nvmlInit();h=n.nvmlDeviceGetHandleByIndex;m=n.nvmlDeviceGetComputeMode;"
+    source += "print(*[m(h(i)) for i in range(4)])"
+    return subprocess.run(
+        [sys.executable, "-c", source], env=node.environment(), capture_output=True, text=True, check=True
+    ).stdout.split()
