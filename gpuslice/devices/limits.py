@@ -176,13 +176,39 @@ def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
 
 
 def write_hints(path: Path, hints: Sequence[DeviceHint]) -> None:
-    """Publish observations for devices of an existing limits file; devices that it does not list are left out."""
+    """Publish observations for devices of an existing limits file; devices that it does not list are left out.
+
+    Contract with the library in the container:
+
+    - Caller: the daemon that writes the limits; no second writer, and never while `write_limits` runs on the file.
+    - A hint replaces the one before it as a whole, under a sequence of its own: readers see the old one, the new one,
+      or for a moment none. It counts for two seconds from `stamp_ns`; renew it every second or sooner.
+    - `others_active_percent` 0 lets a SOFT container use the whole card; otherwise it gets own / (own + others) of it,
+      never less than its own limit. HARD and OFF containers learn from it only whether there are neighbours.
+    - `higher_priority_active` holds any container but an OFF one to 5 percent (or its own limit, if that is less).
+    - Without a fresh hint SOFT means HARD and nobody is held back: a daemon that stops fails towards the limits.
+    - `measured_busy_ns` covers the time since `measured_at_ns` of the hint before; with an unchanged `measured_at_ns`
+      a hint carries no new measurement.
+    - A container without a core limit pays for launches like a limited one once a hint was published for it, and then
+      tells `last_launch_ns` in its state file. Before, it tells nothing: publish one hint for each container of a card
+      where activity matters, also while nobody is active.
+
+    Raises:
+        BadLimitsFile: There is no good limits file.
+    """
     rows = {uuid_to_bytes(limit.uuid): row for row, limit in enumerate(read_limits(path))}
     with path.open("r+b") as file, mmap.mmap(file.fileno(), layout.LIMITS_FILE_SIZE) as view:
+        first = False
         for hint in hints:
             row = rows.get(uuid_to_bytes(hint.uuid))
             if row is not None:
-                _write_hint(view, layout.LIMITS_HINTS_AT + row * layout.LIMITS_HINT_SIZE, hint)
+                base = layout.LIMITS_HINTS_AT + row * layout.LIMITS_HINT_SIZE
+                first = first or _get(view, base, layout.LIMITS_HINT_SEQUENCE) == 0
+                _write_hint(view, base, hint)
+        if first:
+            # Libraries look at hints of an unlimited container only when the limits' sequence has changed.
+            sequence = _get(view, 0, layout.LIMITS_HEADER_SEQUENCE)
+            _put(view, 0, layout.LIMITS_HEADER_SEQUENCE, (sequence + 2) & 0xFFFFFFFF)
 
 
 def create_state(path: Path) -> None:
@@ -228,7 +254,7 @@ def _read_regular(path: Path, size: int) -> bytes:
         return file.read(size)
 
 
-def _get(data: bytes, base: int, member: layout.Field) -> int:
+def _get(data: bytes | mmap.mmap, base: int, member: layout.Field) -> int:
     value: int = struct.unpack_from(member.format, data, base + member.offset)[0]
     return value
 

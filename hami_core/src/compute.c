@@ -29,6 +29,7 @@
 #include "meter.h"
 #include "postfork.h"
 #include "predictor.h"
+#include "probe.h"
 #include "robust.h"
 #include "share.h"
 #include "spans.h"
@@ -40,7 +41,6 @@
 	8 /* after so many short ones in a row a new kernel is taken for short too                 \
 	   */
 #define MAX_KEPT_NS (50 * NS_PER_MS)
-#define PROBE_NS (500 * NS_PER_MS) /* after that the next unknown kernel may go */
 #define MIN_PAUSE_NS 50000LL
 #define MAX_PAUSE_NS (5 * NS_PER_MS)
 #define SAMPLE_MASK 63U /* one short launch in 64 is measured besides the first of each draw */
@@ -78,6 +78,12 @@ next_random(void)
 	return random_state = x;
 }
 
+static bool
+has_core_limit(const struct limit *limit)
+{
+	return limit->core_q16 > 0 && limit->core_q16 < FULL_CORES_Q16;
+}
+
 /* The limits have changed: find the devices that are limited; open the gate when none is. */
 static void
 reconfigure(uint32_t sequence)
@@ -88,10 +94,11 @@ reconfigure(uint32_t sequence)
 		struct limit limit;
 		struct device *device = device_at(i);
 		limits_read(device->limits_row, &limit);
-		bool own = limit.core_q16 > 0 && limit.core_q16 < FULL_CORES_Q16;
-		/* A device of low priority may be held back by hints at any time. */
-		states[i].limited = device->row != NULL && limit.core_policy != POLICY_OFF &&
-				    (own || limit.priority > 1);
+		/* Where the node publishes hints, a container without a core limit may be held back
+		 * by them, and others need to know when it launches. */
+		states[i].limited =
+		    device->row != NULL && limit.core_policy != POLICY_OFF &&
+		    (has_core_limit(&limit) || limits_hints_are_published(device->limits_row));
 		any = any || states[i].limited;
 	}
 	__atomic_store_n(&known_sequence, sequence, __ATOMIC_RELAXED);
@@ -149,42 +156,6 @@ long_charge(const struct device *device, const struct meter_result *result)
 	return added > shorts && shorts > 0 ? added - shorts : added;
 }
 
-static bool
-probe_is_under_way(const struct state_device *row, int64_t now_ns)
-{
-	uint64_t until = __atomic_load_n(&row->probe_until_ns, __ATOMIC_RELAXED);
-	int64_t left = (int64_t)(until - (uint64_t)now_ns);
-	return left > 0 && left <= PROBE_NS;
-}
-
-/* Reserve the container's one launch of a kernel that was never measured. */
-static bool
-take_probe(struct device *device, struct device_state *state, int64_t now_ns)
-{
-	uint64_t until = __atomic_load_n(&device->row->probe_until_ns, __ATOMIC_RELAXED);
-	if (probe_is_under_way(device->row, now_ns)) {
-		return false;
-	}
-	uint64_t mine = (uint64_t)(now_ns + PROBE_NS);
-	if (!__atomic_compare_exchange_n(&device->row->probe_until_ns, &until, mine, 0,
-					 __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-		return false;
-	}
-	__atomic_store_n(&state->probe_until_ns, mine, __ATOMIC_RELAXED);
-	return true;
-}
-
-/* The unknown kernel was measured, or was not launched: let the next one go. */
-static void
-drop_probe(struct state_device *row, struct device_state *state)
-{
-	uint64_t mine = __atomic_exchange_n(&state->probe_until_ns, 0, __ATOMIC_RELAXED);
-	if (mine != 0) {
-		__atomic_compare_exchange_n(&row->probe_until_ns, &mine, 0, 0, __ATOMIC_RELAXED,
-					    __ATOMIC_RELAXED);
-	}
-}
-
 static void
 note_first(struct device_state *state, const struct meter_result *result)
 {
@@ -223,7 +194,7 @@ collect(int number, const struct device *device)
 	}
 	while (meter_collect(number, &result)) {
 		settle(device, &states[number], &result);
-		drop_probe(device->row, &states[number]);
+		probe_drop(device->row, &states[number].probe_until_ns);
 	}
 }
 
@@ -300,16 +271,19 @@ try_draw(int number, struct device *device, int64_t now_ns, const struct forecas
 	if (share != SHARE_UNLIMITED && tokens < 0) {
 		return bucket_wait_ns(tokens, share);
 	}
+	if (share == SHARE_UNLIMITED && !has_core_limit(&limit)) {
+		return 0;
+	}
 	bool unknown = forecast->samples == 0;
 	bool probing = unknown && state->short_firsts < TRUSTED_FIRSTS;
 	if ((unknown && forecast->pending > 0) || too_much_in_flight(number, burst_ns) || probe ||
-	    (probing && !take_probe(device, state, now_ns))) {
+	    (probing && !probe_take(device->row, &state->probe_until_ns, now_ns))) {
 		return MIN_PAUSE_NS * 2;
 	}
 	if (share == SHARE_UNLIMITED || bucket_take(device->row, amount_ns)) {
 		return 0;
 	}
-	drop_probe(device->row, state);
+	probe_drop(device->row, &state->probe_until_ns);
 	return MIN_PAUSE_NS;
 }
 
@@ -399,7 +373,7 @@ begin_single(int number, struct device *device, struct launch *launch, struct fo
 	account(device, &states[number], launch->cost_ns, true);
 	measure(number, device, launch, forecast, true);
 	if (launch->ticket == NULL) {
-		drop_probe(device->row, &states[number]);
+		probe_drop(device->row, &states[number].probe_until_ns);
 	}
 }
 

@@ -210,6 +210,13 @@ limits_spill(int row)
 }
 
 bool
+limits_hints_are_published(int row)
+{
+	return source == LIMITS_FILE && row >= 0 &&
+	       __atomic_load_n(&mapped->hints[row].sequence, __ATOMIC_RELAXED) != 0;
+}
+
+bool
 limits_hint(int row, struct limits_hint *out)
 {
 	if (source != LIMITS_FILE || row < 0) {

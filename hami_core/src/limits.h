@@ -48,6 +48,9 @@ bool limits_environment_by_index(void);
 uint32_t limits_sequence(void);
 extern const uint32_t *limits_sequence_word;
 
+/* Has the daemon ever published hints for a row? The first time changes limits_sequence too. */
+bool limits_hints_are_published(int row);
+
 /* What the daemon last observed for a row; false when nothing usable was published. */
 bool limits_hint(int row, struct limits_hint *out);
 

@@ -156,6 +156,26 @@ def test_the_lower_priority_waits_but_does_not_starve(built: None, tmp_path: Pat
         assert 100 * int(launches) * 0.0005 / (int(took) / 1e9) == pytest.approx(50, abs=2)
 
 
+@pytest.mark.parametrize("priority", [1, 2])
+def test_hints_hold_a_container_without_a_core_limit_back_from_the_first_one_on(
+    built: None, tmp_path: Path, priority: int
+) -> None:
+    box = box_on(virtual_node(tmp_path, 1), "box", 0, priority=priority)
+    with box.start() as client:
+        (share,) = run_together([client], "k_500us", 300)
+        assert share > 97
+        assert box.state().devices[0].last_launch_ns == 0
+        hint(box, stamp_ns=FAR, higher_priority_active=True)
+        client.ask("run 100")
+        _, launches, took, _ = client.ask("run 1000")
+        assert 100 * int(launches) * 0.0005 / (int(took) / 1e9) == pytest.approx(5, abs=2)
+        hint(box, stamp_ns=FAR)
+        client.ask("run 100")
+        _, launches, took, _ = client.ask("run 300")
+        assert 100 * int(launches) * 0.0005 / (int(took) / 1e9) > 97
+    assert box.state().devices[0].last_launch_ns > 0
+
+
 def test_a_changed_share_is_in_force_without_a_restart(built: None, tmp_path: Path) -> None:
     box = box_on(virtual_node(tmp_path, 1), "box", 0)
     with box.start() as client:
