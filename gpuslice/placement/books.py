@@ -53,6 +53,7 @@ class Books:
         cards = _bounded(cards)
         if previous is not None and {c.uuid for c in _bounded(previous).cards} == {c.uuid for c in cards.cards}:
             fleet.rewrite(book.row, cards)
+            self._measure_shares(book)
             return
         fleet.describe(book.row, cards)
         book.masks = [0] * len(fleet.uuids(book.row))
@@ -144,6 +145,12 @@ class Books:
         held = (use for holding in book.holders.values() for use in holding.uses)
         sizes = {use.share_mib for use in (*held, *reserved) if use.uuid == uuid}
         return sizes.pop() if len(sizes) == 1 else MIXED if sizes else 0
+
+    def _measure_shares(self, book: NodeBook) -> None:
+        """Tell the size of the shares of every card again: a card may have become one that is cut into equal ones."""
+        fleet, row = self._fleet, book.row
+        for column, uuid in enumerate(fleet.uuids(row)):
+            fleet.share_mib[row, column] = self.share_mib(book, uuid) if fleet.equal_shares[row, column] else 0
 
     def _mask(self, book: NodeBook, uuid: str) -> int:
         mask = 0

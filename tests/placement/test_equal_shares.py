@@ -49,6 +49,17 @@ def test_an_idle_card_may_be_cut_anew() -> None:
     assert refused(ledger, QUARTER) == REFUSED
 
 
+def test_a_card_that_becomes_one_of_these_while_in_use_knows_its_size_at_once() -> None:
+    ledger = Ledger()
+    for equal_shares in (False, True):
+        ledger.apply(node("n1", card("XPU-0", memory_mib=98_304, slots=4, equal_shares=equal_shares)))
+        if not equal_shares:
+            assert run(ledger, "first", request(ask(memory_mib=QUARTER))) is not None
+    ledger.check_invariants()
+    assert refused(ledger, HALF) == REFUSED
+    assert refused(ledger, QUARTER) == {}
+
+
 def test_the_containers_of_one_pod_are_cut_alike_or_apart() -> None:
     two_sizes = request(ask(memory_mib=QUARTER, name="a"), ask(memory_mib=HALF, name="b"))
     assert run(machine(), "p", two_sizes) is None
