@@ -8,9 +8,10 @@ allocated again; the list of devices in use is brought up to date lazily, at the
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 
@@ -25,6 +26,7 @@ PRE_START_SECONDS = 30.0
 _DIAL_SECONDS = 10.0
 _PRE_START_FAILED = "device plugin PreStartContainer rpc failed with err: "
 _CHANNEL_OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+_Answer = TypeVar("_Answer")
 
 
 class AdmissionFailed(Exception):
@@ -33,6 +35,32 @@ class AdmissionFailed(Exception):
 
 class StartRefused(Exception):
     """PreStartContainer said no: the container waits and is tried again."""
+
+
+class _CallFailed(Exception):
+    """A call of the plugin failed; as text, the kubelet's words for it."""
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(f"rpc error: code = {code} desc = {details}")
+        self.details = details
+
+
+async def _answered(call: Awaitable[_Answer]) -> _Answer:
+    """Wait for a call of the plugin.
+
+    Raises:
+        _CallFailed: The plugin refused, or the connection ended.
+    """
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise _CallFailed(error.code().name, error.details() or "") from error
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Not this task was cancelled but the call, by the end of its channel.
+        raise _CallFailed("CANCELLED", "grpc: the client connection is closing") from None
 
 
 @dataclass(slots=True)
@@ -234,13 +262,12 @@ class DeviceManager:
         ids = await self._choose(endpoint, pod.uid, count)
         self.allocated.setdefault(resource, set()).update(ids)
         started = time.perf_counter()
+        wanted = pb.ContainerAllocateRequest(devices_ids=self._shuffled(ids))
         try:
-            answer = await endpoint.stub.Allocate(
-                pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=self._shuffled(ids))])
-            )
-        except grpc.aio.AioRpcError as error:
+            answer = await _answered(endpoint.stub.Allocate(pb.AllocateRequest(container_requests=[wanted])))
+        except _CallFailed as error:
             self.recount()
-            raise AdmissionFailed(f"rpc error: code = {error.code().name} desc = {error.details()}") from error
+            raise AdmissionFailed(str(error)) from error
         self.timing.allocate.append(time.perf_counter() - started)
         if not answer.container_responses:
             self.recount()
@@ -294,12 +321,12 @@ class DeviceManager:
         )
         started = time.perf_counter()
         try:
-            answer = await endpoint.stub.GetPreferredAllocation(
-                pb.PreferredAllocationRequest(container_requests=[request])
+            answer = await _answered(
+                endpoint.stub.GetPreferredAllocation(pb.PreferredAllocationRequest(container_requests=[request]))
             )
-        except grpc.aio.AioRpcError as error:
+        except _CallFailed as error:
             raise AdmissionFailed(
-                f"device plugin GetPreferredAllocation rpc failed with err: {error.details()}"
+                f"device plugin GetPreferredAllocation rpc failed with err: {error.details}"
             ) from error
         self.timing.prefer.append(time.perf_counter() - started)
         return set(answer.container_responses[0].deviceIDs) if answer.container_responses else set()
@@ -343,18 +370,9 @@ class DeviceManager:
         started = time.perf_counter()
         try:
             request = pb.PreStartContainerRequest(devices_ids=self._shuffled(assignment.ids))
-            await endpoint.stub.PreStartContainer(request, timeout=PRE_START_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            words = f"rpc error: code = {error.code().name} desc = {error.details()}"
-            raise StartRefused(f"{_PRE_START_FAILED}{words}") from error
-        except AdmissionFailed as error:
+            await _answered(endpoint.stub.PreStartContainer(request, timeout=PRE_START_SECONDS))
+        except (_CallFailed, AdmissionFailed) as error:
             raise StartRefused(f"{_PRE_START_FAILED}{error}") from error
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            # Not this task was cancelled, but the call: with the connection of a kubelet that has ended.
-            raise StartRefused(f"{_PRE_START_FAILED}the connection to the plugin was closed") from None
         self.timing.pre_start.append(time.perf_counter() - started)
 
     async def close(self) -> None:

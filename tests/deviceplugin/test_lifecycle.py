@@ -87,6 +87,17 @@ async def test_a_pod_whose_admission_a_kubelet_restart_cuts_off_is_admitted_by_t
     assert rig.cards(uid, "c") == [gpu(1)]
 
 
+async def test_a_plugin_that_dies_in_the_middle_of_an_admission_fails_that_pod_and_not_the_next(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = await in_admission(rig, monkeypatch, "p")
+    await rig.kubelet.manager.endpoints[GPU_RESOURCE].channel.close()  # type: ignore[union-attr]
+    await rig.api.until(lambda: rig.api.phase(first) == "Failed")
+    await registered_again(rig, 1)
+    second = rig.api.create(pod("q", Ask("c", (at(1, 1),))))
+    await rig.running(second)
+
+
 async def test_pods_that_wait_for_admission_in_a_power_cut_are_admitted_once(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
