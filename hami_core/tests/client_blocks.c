@@ -44,8 +44,8 @@ alloc_array(struct held *block)
 						  .channels = 1};
 		result = cuArray3DCreate_v2(&array, &d);
 	} else if (strcmp(kind, "mipmap") == 0) {
-		struct cu_array3d_descriptor d = {.width = 1024,
-						  .height = bytes / 4096,
+		struct cu_array3d_descriptor d = {.width = 16384,
+						  .height = bytes / 65536,
 						  .depth = 0,
 						  .format = 0x20,
 						  .channels = 1};
