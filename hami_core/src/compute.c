@@ -131,9 +131,9 @@ look_for_others(const struct device *device, struct device_state *state, int64_t
 	state->neighbours = others;
 	for (uint32_t i = 0; i < state_slot_count() && !others; i++) {
 		const struct slot *slot = &file->slots[i];
+		uint64_t seen_ns = __atomic_load_n(&slot->last_seen_ns, __ATOMIC_RELAXED);
 		others = slot != own && slot->owner != 0 &&
-			 now_ns - (int64_t)__atomic_load_n(&slot->last_seen_ns, __ATOMIC_RELAXED) <
-			     ACTIVE_NS;
+			 (uint64_t)now_ns - seen_ns + ACTIVE_NS < 2 * ACTIVE_NS;
 	}
 	state->contended = others;
 }

@@ -172,7 +172,7 @@ def test_the_damage_is_told_in_one_line(container: Maker) -> None:
         assert [line for line in client.close().splitlines() if "overwritten" in line] != []
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(data=st.binary(max_size=layout.STATE_HEADER_SIZE + 3 * layout.STATE_DEVICE_SIZE), good_head=st.booleans())
 def test_the_nodes_reader_takes_any_file(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, good_head: bool
