@@ -51,7 +51,7 @@ class NodeDaemon:
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self._machine = rig.machine
-        self.state = rig.machine.folder / "state"
+        self.state = rig.machine.folder / "gpuslice"
         self._daemon: Daemon | None = None
         self.log = self.state / "logs" / "deviceplugin.log"
 
