@@ -12,11 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 _MOST_WAITING: Final = 8
+HEAD_BYTES: Final = 64 * 1024
+"""A longer head, or frame of a chunk, is answered with 431, and the connection ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,30 @@ class _Asked(NamedTuple):
     """The connection ends with the answer."""
 
 
+class Flow(FlowControl):
+    """Reads only while nothing speaks against it: neither too much that waits here, nor a client that does not read."""
+
+    def resume_reading(self) -> None:
+        """There is room for more."""
+        if self.read_paused:
+            self.read_paused = False
+            self._read_if_free()
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        super().pause_writing()
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        super().resume_writing()
+        self._read_if_free()
+
+    def _read_if_free(self) -> None:
+        if not (self.read_paused or self.write_paused or self._transport.is_closing()):
+            self._transport.resume_reading()
+
+
 class DirectProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with a short way for POSTs to some paths."""
 
@@ -71,29 +98,86 @@ class DirectProtocol(HttpToolsProtocol):
         """The answer under way is the last one."""
         self._deaf = False
         """What still comes is not answered; the client sends it again (RFC 9112, 9.3.2)."""
+        self._unframed = 0
+        """Bytes since the last head, piece of a body, or end of a request."""
+        self._patience: asyncio.TimerHandle | None = None
+        """Runs while a request is coming in."""
+        self._last_chance = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve a connection."""
         made = cast("asyncio.Transport", transport)
         super().connection_made(made)
+        self.flow = Flow(made)
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         if made.get_extra_info("sslcontext") is None:
             # uvloop keeps what is written until its callbacks have run, unless it may keep nothing.
             made.set_write_buffer_limits(high=0)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self._unset_patience()
+
+    def data_received(self, data: bytes) -> None:
+        """Read. The time that a client has to ask goes on until it has asked, however slowly it does."""
+        if self.timeout_keep_alive_task is not None:
+            self._unset_patience()
+            self._patience, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
+        self._unframed += len(data)
+        super().data_received(data)
+        if self._unframed > HEAD_BYTES and not self._deaf:
+            if self._application_answers:
+                self._end_with_answer_under_way()
+            else:
+                self._refuse(_head_too_large)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End a connection that has nothing to ask; one that has begun to ask gets the same time again, once."""
+        if self._patience is not None and not self._last_chance:
+            self._last_chance = True
+            self._patience = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _unset_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._last_chance = False
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, unless it follows a request whose answer is under way: it would be taken for that."""
+        if self._answering is not None or self._application_answers:
+            self._end_with_answer_under_way()
+        else:
+            super().send_400_response(msg)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio asks for it, uvicorn never answers
+        """Give what is asked for already to a client that will ask no more."""
+        self._stopping = self._deaf = True
+        return self._answering is not None and self.transport.get_extra_info("sslcontext") is None
+
     def on_headers_complete(self) -> None:
         """Choose the way."""
+        self._unframed = 0
         if self._deaf:
             return
         path = self.url.partition(b"?")[0]
         handler = self._direct.handlers.get(path) if self.parser.get_method() == b"POST" else None
         if handler is None and self._answering is None:
             super().on_headers_complete()
-        elif handler is None or (self.cycle is not None and not self.cycle.response_complete):
+        elif handler is None or self._application_answers:
             # One way behind the other in one go: they could not be kept in order.
             self._end_with_answer_under_way()
         else:
             self._handler = handler
             self._expect_body()
+
+    @property
+    def _application_answers(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _end_with_answer_under_way(self) -> None:
         self._deaf = True
@@ -105,28 +189,35 @@ class DirectProtocol(HttpToolsProtocol):
     def _expect_body(self) -> None:
         declared = next((value for name, value in self.headers if name == b"content-length"), b"0")
         if int(declared) > self._direct.max_body_bytes:
-            self._refuse_body()
+            self._refuse(self._direct.too_large)
         elif self.expect_100_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _refuse_body(self) -> None:
+    def _refuse(self, refusal: Handler) -> None:
         self._handler, self._deaf = None, True
-        self._take(_Asked(self._direct.too_large, b"", last=True))
+        self._chunks.clear()
+        self._take(_Asked(refusal, b"", last=True))
 
     def on_body(self, body: bytes) -> None:
         """Gather the body."""
+        self._unframed = 0
         if self._handler is None:
             if not self._deaf:
                 super().on_body(body)
             return
         self._size += len(body)
         if self._size > self._direct.max_body_bytes:
-            self._refuse_body()
+            self._refuse(self._direct.too_large)
         else:
             self._chunks.append(body)
 
     def on_message_complete(self) -> None:
         """Ask the handler."""
+        self._unframed = 0
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        if self._patience is not None:
+            self._unset_patience()
         handler, self._handler = self._handler, None
         if handler is None:
             if not self._deaf:
@@ -172,20 +263,13 @@ class DirectProtocol(HttpToolsProtocol):
             self.transport.close()
         self.on_response_complete()
 
-    def pause_writing(self) -> None:
-        """Read no more from a client that does not read what it is answered."""
-        super().pause_writing()
-        self.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        """Go on."""
-        super().resume_writing()
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
-
     def shutdown(self) -> None:
         """Let what was asked be answered, and no more."""
         if self._answering is None and self._handler is None:
             super().shutdown()
         else:
             self._stopping = True
+
+
+def _head_too_large(_body: bytes) -> Reply:
+    return Reply(431, b'{"Error":"the head of a request is larger than the %d bytes that are read"}' % HEAD_BYTES)

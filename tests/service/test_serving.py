@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from gpuslice.devices.errors import BadConfiguration
 from gpuslice.service.certificates import ServingCertificate
-from gpuslice.service.direct import Direct, Reply
+from gpuslice.service.direct import Direct, Flow, Reply
 from gpuslice.service.health import Health, HealthServer
 from gpuslice.service.listener import open_socket, serve_http
 from gpuslice.service.process import until_stopped, write_ports
@@ -309,6 +310,8 @@ CONVERSATIONS = {
         [b"[1]"],
     ),
     "more_than_is_read": ([b"POST /now HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n1"], [b" 413 "]),
+    "no_http_behind_a_later_answer": ([request(b"/later", b"1") + b"\x16\x03\r\n\r\n"], [b" 200 ", b"close", b"[1]"]),
+    "no_http_behind_the_application": ([request(b"/other", b"1") + b"\x16\x03\r\n\r\n"], [b" 200 ", b"ok"]),
     "no_http": ([b"\x16\x03\x01\r\n\r\n"], [b" 400 "]),
 }
 
@@ -321,6 +324,63 @@ async def test_hot_paths_are_answered_from_the_parser(sent: list[bytes], expecte
         before, at, found = found.partition(text)
         assert at, (text, before)
     assert b"[" not in found
+
+
+async def pour(writer: asyncio.StreamWriter) -> None:
+    for _ in range(100):
+        writer.write(b"x" * 100_000)
+        await writer.drain()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(b"POST /now HTTP/1.1\r\nA: ", id="a head"),
+        pytest.param(b"POST /now HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;", id="a frame"),
+        pytest.param(request(b"/later", b"1") + b"POST /", id="a head behind a later answer"),
+        pytest.param(request(b"/other", b"1") + b"POST /", id="a head behind the application"),
+    ],
+)
+async def test_what_has_no_end_is_not_read_for_ever(before: bytes) -> None:
+    async with serving_direct(HANDLERS) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(before)
+        with pytest.raises(ConnectionError):
+            await pour(writer)
+        del reader
+        writer.close()
+
+
+async def test_a_client_that_will_ask_no_more_is_answered() -> None:
+    async with serving_direct(HANDLERS) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(b"/later", b"1") + request(b"/later", b"2"))
+        writer.write_eof()
+        found = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+    assert found.partition(b"[1]")[2].endswith(b"[2]")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([b"\r\n"] * 3, id="empty lines"),
+        pytest.param([b"POST /now HTTP/1.1\r\nA: "], id="half a head"),
+        pytest.param([request(b"/now", b"12345")[:-2]], id="half a body"),
+        pytest.param(
+            [request(b"/now", b"1") + request(b"/later", b"1"), request(b"/now", b"1")[:-1]], id="half the third"
+        ),
+        pytest.param([request(b"/other", b"1") + b"P"], id="half a head behind the application"),
+    ],
+)
+async def test_a_client_that_does_not_ask_in_time_is_not_waited_for(
+    sent: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuslice.service.listener.KEEP_ALIVE_SECONDS", 0.05)
+    async with serving_direct(HANDLERS) as port:
+        await conversation(port, *sent)
 
 
 async def test_all_ways_take_turns_on_one_connection() -> None:
@@ -359,6 +419,32 @@ async def test_a_client_that_does_not_read_is_not_read_from_either() -> None:
         writer.close()
     assert asked == 201
     assert found > 201_000_000
+
+
+class Valve(asyncio.Transport):
+    """A transport that only knows whether it is read."""
+
+    reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    "steps", [*permutations(("pause_reading", "resume_reading", "pause_writing", "resume_writing"))]
+)
+async def test_a_client_is_read_while_nothing_speaks_against_it(steps: tuple[str, ...]) -> None:
+    valve = Valve()
+    flow = Flow(valve)
+    for step in steps:
+        getattr(flow, step)()
+        assert valve.reading != (flow.read_paused or flow.write_paused)
 
 
 async def test_a_caller_that_hangs_up_does_not_stop_what_it_asked_for() -> None:
