@@ -5,7 +5,7 @@ aiohttp costs a daemon 10 MiB; the node's daemon makes a call now and then and k
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -23,6 +23,10 @@ _CONNECT_SECONDS = 10.0
 _IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 
 
+async def _next_round() -> None:
+    await asyncio.sleep(0)
+
+
 class LeanTransport:
     """An open door to one API server; use it as an async context manager, from one event loop."""
 
@@ -32,9 +36,12 @@ class LeanTransport:
         *,
         connections: int = 4,
         user_agent: str = "gpuslice",
+        between_lines: Callable[[], Awaitable[None]] = _next_round,
         clock: Callable[[], float] = REAL_TIME.clock,
     ) -> None:
         """Prepare; ``connections`` bounds the calls at one time, watches do not count.
+
+        What a watch brings at once is handed over line by line; ``between_lines`` gives others a turn.
 
         Raises:
             BadConfiguration: the cluster is reached through a proxy, which only the other transport can do.
@@ -48,6 +55,7 @@ class LeanTransport:
         self._prefix = where.path
         self._tls = (config.tls or ssl.create_default_context()) if where.scheme == "https" else None
         self._headers = {"Host": where.netloc.rpartition("@")[2], "User-Agent": user_agent, "Accept": JSON}
+        self._between_lines = between_lines
         self._clock = clock
         self._turns = asyncio.Semaphore(connections)
         self._idle: list[Connection] = []
@@ -95,6 +103,8 @@ class LeanTransport:
                 try:
                     await connection.send(method, target, headers, body)
                     head = await connection.head()
+                    if head.status == 408 and connection.exchanges > 1:
+                        raise BadAnswer("the connection lay idle for too long")
                 except (BadAnswer, OSError):
                     # It lay idle, and the other side may have closed it just now.
                     if connection.exchanges == 1 or method not in _IDEMPOTENT:
@@ -121,8 +131,8 @@ class LeanTransport:
                     raise _refusal(label, head, b"".join([part async for part in chunks]))
                 async for line in lines(chunks, label):
                     yield line
-                    # What came at once is handled one by one: nobody's call waits for a hundred changes.
-                    await asyncio.sleep(0)
+                    # Nobody's call waits for a hundred changes.
+                    await self._between_lines()
 
     def _target(self, path: str, query: Query | None) -> str:
         encoded = self._prefix + quote(path, safe="/:@!$&'()*+,;=~")

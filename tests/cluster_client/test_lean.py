@@ -143,6 +143,19 @@ async def test_words_of_farewell_are_not_the_next_answer() -> None:
         assert await transport.request("GET", "/a") == b"ok"
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_words_of_farewell_that_cross_the_next_request_are_not_its_answer(method: str) -> None:
+    farewell = b"!HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    async with talking(OK, farewell, OK) as (transport, script):
+        await transport.request("GET", "/a")
+        if method == "GET":
+            assert await transport.request(method, "/a") == b"ok"
+        else:
+            with pytest.raises(Unreachable, match="idle for too long"):
+                await transport.request(method, "/a", body=b"{}")
+        assert script.connections == (2 if method == "GET" else 1)
+
+
 async def test_credentials_are_renewed_once() -> None:
     refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
     async with talking(refused, OK, refused, refused) as (transport, script):
