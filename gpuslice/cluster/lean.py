@@ -23,7 +23,8 @@ _CONNECT_SECONDS = 10.0
 _IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 
 
-async def _next_round() -> None:
+async def next_round() -> None:
+    """Give everybody else one round of the event loop."""
     await asyncio.sleep(0)
 
 
@@ -36,7 +37,7 @@ class LeanTransport:
         *,
         connections: int = 4,
         user_agent: str = "gpuslice",
-        between_lines: Callable[[], Awaitable[None]] = _next_round,
+        between_lines: Callable[[], Awaitable[None]] = next_round,
         clock: Callable[[], float] = REAL_TIME.clock,
     ) -> None:
         """Prepare; ``connections`` bounds the calls at one time, watches do not count.
