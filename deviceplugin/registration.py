@@ -91,13 +91,16 @@ class Registrar:
     async def run(self) -> None:
         """Register and stay registered until cancelled; never gives up."""
         watch = DirectoryWatch(self._directory, self._wake.set, suffix=".sock")
-        failures = 0
+        failures, refused_by = 0, None
         try:
             while True:
                 watch.ensure()
                 incarnation = await self._attempt()
                 if incarnation is None:
-                    failures += 1
+                    # A kubelet that has just come may have its socket and not listen yet: soon, it admits its pods.
+                    kubelet = _identity(self._directory / KUBELET_SOCKET)
+                    failures = failures + 1 if kubelet == refused_by else 1
+                    refused_by = kubelet
                     await self._pause(failures, watch)
                     continue
                 failures = 0

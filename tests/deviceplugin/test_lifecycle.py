@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +120,29 @@ async def test_pods_that_wait_for_admission_in_a_power_cut_are_admitted_once(
     await rig.running(last)
     assert [rig.api.phase(uid) for uid in waiting] == ["Failed"] * 3
     assert set(rig.kubelet.workers) == {last}
+
+
+async def test_a_new_kubelet_that_does_not_listen_yet_is_asked_again_soon(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between bind and listen it refuses; after a long absence the plugin would have waited for seconds then."""
+    monkeypatch.setattr("deviceplugin.registration._BACKOFF_START_SECONDS", 0.05)
+
+    def failures() -> float:
+        return rig.plugin.count("registration_failures_total", resource=GPU_RESOURCE)
+
+    await rig.kubelet.stop()
+    kubelet = rig.kubelet.layout.plugins / "kubelet.sock"
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(kubelet))
+        await rig.api.until(lambda: failures() >= 6)
+    kubelet.unlink()
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(kubelet))
+        refused = failures()
+        await rig.api.until(lambda: failures() >= refused + 3, seconds=1.0)
+    await rig.kubelet.start()
+    await registered_again(rig, 1)
 
 
 async def test_a_stream_that_ends_without_a_restart_is_registered_again(rig: Rig) -> None:
