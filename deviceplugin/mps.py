@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -101,7 +102,11 @@ class ControlDaemon:
             directory.chmod(0o1777)
         # What a killed daemon left would look like a ready one.
         for stale in (self.directory / "pipe").iterdir():
-            stale.unlink(missing_ok=True)
+            # Containers write here; even a directory that one leaves must not keep the daemon from its start.
+            if stale.is_dir() and not stale.is_symlink():
+                shutil.rmtree(stale, ignore_errors=True)
+            else:
+                stale.unlink(missing_ok=True)
 
     def _environment(self) -> dict[str, str]:
         return {

@@ -73,6 +73,22 @@ async def test_a_daemon_that_dies_makes_its_card_unready_and_is_started_again(mp
     assert daemon.starts == 2
 
 
+async def test_what_containers_leave_in_the_pipe_directory_does_not_keep_the_daemon_from_its_start(
+    mps: MpsDaemons, short_path: Path
+) -> None:
+    mps.want(frozenset({gpu(0)}))
+    await until(lambda: not mps.not_ready())
+    pipe = mps.daemons[gpu(0)].directory / "pipe"
+    (short_path / "kept").mkdir()
+    (pipe / "folder" / "deeper").mkdir(parents=True)
+    (pipe / "link").symlink_to(short_path / "kept")
+    (pipe / "die").touch()
+    await until(lambda: bool(mps.not_ready()))
+    await until(lambda: not mps.not_ready())
+    assert not {"folder", "link"} & {path.name for path in pipe.iterdir()}
+    assert (short_path / "kept").is_dir()
+
+
 async def test_a_card_that_leaves_the_mode_loses_its_daemon(mps: MpsDaemons) -> None:
     mps.want(frozenset({gpu(0)}))
     await until(lambda: not mps.not_ready())
