@@ -64,7 +64,7 @@ class Extender:
         self.promises = Promises(self.engine, self.gate, ours=self._is_ours)
         self.quota_waits = QuotaWaits(self.engine.quotas, self.engine.ledger)
         self.retries = SampledRetries()
-        self.waker = Waker(client, leads=leads, gone=self._never_mind, timing=timing)
+        self.waker = Waker(client, leads=leads, gone=self._not_woken, timing=timing)
         self.feed = Feed(client, families, self, timing=timing)
         self.binder = Binder(
             client, self.promises, self.gate, leads=leads, timeout_seconds=settings.bind_timeout_seconds
@@ -185,6 +185,11 @@ class Extender:
         bound = [held.key for held in ledger.holdings.values() if held.phase is Phase.BOUND]
         for key in self.sweeper.sweep((*ledger.waiting.keys(), *self.quota_waits.keys(), *reserved, *bound)):
             log.warning("pod_does_not_exist", pod=str(key), uid=key.uid)
+            self._never_mind(key)
+
+    def _not_woken(self, key: PodKey) -> None:
+        # A write may be in conflict with others as well, and what a pod holds is not given back on such a word.
+        if key.uid not in self.engine.ledger.holdings:
             self._never_mind(key)
 
     def _never_mind(self, key: PodKey) -> None:

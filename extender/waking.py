@@ -38,7 +38,7 @@ class Waker:
         workers: int = 8,
         timing: Timing = REAL_TIME,
     ) -> None:
-        """Prepare; ``gone`` hears of pods that turn out not to exist: others may have the room kept for them."""
+        """Prepare; ``gone`` hears of pods that seem not to exist: others may have the room kept for them."""
         self._client = client
         self._leads = leads
         self._gone = gone
@@ -91,7 +91,7 @@ class Waker:
                 if isinstance(error, ApiError) and not error.is_transient:
                     log.info("pod_not_woken", pod=str(key), error=str(error))
                     if isinstance(error, NotFound | Conflict):
-                        # The body names the UID, and nothing else in it can be in conflict.
+                        # The body names the UID; it is in conflict when another pod has the name by now.
                         self._gone(key)
                     return
                 log.warning("wake_retried", pod=str(key), error=str(error))

@@ -6,6 +6,7 @@ import pytest
 
 from extender.waking import CONDITION
 from gpuslice.cluster.resources import PODS
+from gpuslice.placement.events import PodKey
 from simulator.apiserver.faults import matching
 from simulator.apiserver.server import ApiServer, running
 from tests.extender.objects import container, node, pod, priority_classes
@@ -115,8 +116,11 @@ async def test_a_waiting_pod_that_is_not_there_keeps_no_room_from_the_others() -
     """kube-scheduler may ask about a pod a moment after its deletion; nobody tells us again that it is gone."""
     async with running() as server:
         await server.create(node("n1", 1))
-        holder, ghost, waiting = [await server.create(whole_card(name)) for name in ("holder", "ghost", "waiting")]
-        async with standing(server) as stand:
+        for made in priority_classes():
+            await server.create(made)
+        holder, waiting = [await server.create(whole_card(name)) for name in ("holder", "waiting")]
+        ghost = await server.create(whole_card("ghost", priorityClassName="p2"))
+        async with standing(server, preemption=False) as stand:
             assert await stand.bind(holder, "n1") == ""
             await delete(stand, "ghost")
             await stand.until(lambda: stand.extender.feed.pods.get("default", "ghost") is None)
@@ -126,6 +130,21 @@ async def test_a_waiting_pod_that_is_not_there_keeps_no_room_from_the_others() -
             await delete(stand, "holder")
             await stand.until(lambda: was_woken(server, "waiting"))
             assert ghost["metadata"]["uid"] not in stand.ledger.waiting
+
+
+async def test_a_wake_up_in_conflict_with_other_writes_costs_a_bound_pod_nothing() -> None:
+    async with running() as server:
+        await server.create(node("n1", 1))
+        holder = await server.create(whole_card("holder"))
+        uid = holder["metadata"]["uid"]
+        async with standing(server) as stand:
+            assert await stand.bind(holder, "n1") == ""
+            server.faults.fail(409, matching(method="PATCH", path="/holder/status"), times=1, reason="Conflict")
+            for _ in range(2):
+                stand.extender.waker.wake([PodKey(uid, "default", "holder")], "a test")
+                await stand.until(lambda: not stand.extender.waker._queue)
+            await stand.until(lambda: stand.extender.waker.patches == 1)
+            assert stand.ledger.holdings[uid].node == "n1"
 
 
 def was_woken(server: ApiServer, name: str) -> bool:
