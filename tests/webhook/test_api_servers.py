@@ -399,6 +399,7 @@ def without_ours(answer: Json) -> str:
     return json.dumps(body, sort_keys=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", [REAL], indirect=True)
 def test_a_thousand_pods_keep_every_other_byte(cluster: Cluster) -> None:
     """The same pod, stored with and without the webhook, differs in what the patch is about and nowhere else."""
