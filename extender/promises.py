@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
+import structlog
 
 from extender.dossier import Dossier
 from extender.engine import BAD_REQUEST, Engine, Placement
@@ -30,6 +31,8 @@ from gpuslice.placement.explain import see_cards
 from gpuslice.placement.holding import Holding, Phase
 from gpuslice.placement.preempt import Budgets
 from gpuslice.placement.rejection import Rejection
+
+log = structlog.get_logger(__name__)
 
 HOLD_SECONDS = 3.0
 
@@ -268,9 +271,13 @@ class Promises:
         key = PodKey(second, held.key.namespace, held.key.name)
         self.engine.apply(events.Forget(uid))
         now = self.engine.surroundings.clock()
-        self.engine.apply(
-            events.Assume(key=key, allocation=held.allocation, now=now, roles=held.roles, traits=held.traits)
-        )
+        try:
+            self.engine.apply(
+                events.Assume(key=key, allocation=held.allocation, now=now, roles=held.roles, traits=held.traits)
+            )
+        except Overcommitted as error:
+            # The node or card has gone, or facts have filled it. That must not keep the pod from another node.
+            log.warning("share_in_doubt_not_kept", pod=str(key), node=held.node, error=str(error))
 
     # -- preempt -----------------------------------------------------------------------------------------------------
 

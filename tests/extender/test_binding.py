@@ -9,7 +9,7 @@ from extender.binding import Binder
 from extender.gate import Gate
 from extender.wire import ExtenderBindingArgs
 from gpuslice.cluster.client import KubeClient
-from gpuslice.cluster.resources import PODS
+from gpuslice.cluster.resources import NODES, PODS
 from gpuslice.placement.holding import Phase
 from gpuslice.placement.rejection import TEXTS, Obstacle
 from simulator.apiserver.faults import matching
@@ -85,6 +85,21 @@ async def test_while_nothing_is_known_of_a_binding_its_share_stays_taken_whereve
             server.faults.clear()
             await stand.until(lambda: len(stand.ledger.holdings) == 1)
             assert await stand.bind(other, "n1") == ""
+        assert findings(server) == []
+
+
+async def test_a_binding_in_doubt_to_a_node_that_has_gone_does_not_keep_the_pod_from_another() -> None:
+    async with running() as server:
+        for name in ("n1", "n2"):
+            await server.create(node(name, 1))
+        created = await server.create(pod("a", container(memory_mib=16_384)))
+        async with standing(server) as stand:
+            server.faults.partition(BINDING, times=1)
+            assert await stand.bind(created, "n1")
+            await stand.client.delete(NODES, "n1")
+            await stand.until(lambda: "n1" not in stand.ledger.fleet.row_of)
+            assert await stand.bind(created, "n2") == ""
+            stand.ledger.check_invariants()
         assert findings(server) == []
 
 
