@@ -4,7 +4,7 @@ A shim sees its own container only. Where a card has a container with a soft lim
 containers of different priority, the daemon looks at the counters that the shims keep and writes hints next to the
 limits, which only the daemon may write. A hint is good for two seconds; without hints a soft limit is a hard one.
 
-A container that is not limited at all keeps no counters, so it is never seen as active.
+A container without a core limit counts its launches from the first hint on, so each gets one at once.
 """
 
 import asyncio
@@ -125,10 +125,11 @@ class HintWriter:
         for neighbours in self.cards.values():
             for one in neighbours:
                 one.look()
-            if any(0 <= now_ns - one.launched_ns < _QUIET_AFTER_NS for one in neighbours):
-                busy = True
+            active = any(0 <= now_ns - one.launched_ns < _QUIET_AFTER_NS for one in neighbours)
+            if active or any(one.told is None for one in neighbours):
                 for one in neighbours:
                     self._tell(one, neighbours, now_ns)
+            busy = busy or active
         return busy
 
     def _tell(self, one: Neighbour, neighbours: Sequence[Neighbour], now_ns: int) -> None:

@@ -104,13 +104,17 @@ def test_hints_are_written_for_the_card_on_which_somebody_is_active(tmp_path: Pa
     assert writer(one, two).look()
     assert one.told() == (layout.FULL_CORES_Q16 // 2, 0, NOW)
     assert two.told(1) == (0, 0, NOW)
-    assert two.told(0) == (0, 0, 0)
+    assert two.told(0) == (0, 0, NOW)
 
 
-def test_nobody_active_nothing_written(tmp_path: Path) -> None:
-    one = Container(tmp_path / "one", limit())
-    assert not writer(one).look()
-    assert one.told() == (0, 0, 0)
+def test_everybody_gets_a_first_hint_and_no_other_while_nobody_is_active(tmp_path: Path) -> None:
+    """From the first hint on, a container without a core limit counts its launches."""
+    one, two, now = Container(tmp_path / "one", limit()), Container(tmp_path / "two", limit(cores=0)), [NOW]
+    watching = writer(one, two, now=lambda: now[0])
+    for _ in range(3):
+        assert not watching.look()
+        now[0] += 10**9
+    assert (one.told(), two.told()) == ((0, 0, NOW), (0, 0, NOW))
 
 
 def test_a_hint_is_renewed_before_it_expires_and_not_at_every_look(tmp_path: Path) -> None:
