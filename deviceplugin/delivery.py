@@ -96,7 +96,7 @@ class Delivery:
 
     def load(self) -> Iterator[Grant]:
         """Yield the grants of earlier processes; a record that cannot be read is reported and left alone."""
-        for path in sorted(self._records.glob("*.json"), key=lambda item: item.stat().st_mtime_ns):
+        for path in sorted(self._records.glob("*.json"), key=_changed_at):
             try:
                 yield _decoder.decode(path.read_bytes())
             except (OSError, *UNREADABLE) as error:
@@ -109,7 +109,8 @@ class Delivery:
         """
         found = {path.name for path in self._grants.iterdir()} | set(cdi.written(self._cdi))
         old = time.time() - _STRAY_SECONDS
-        strays = [name for name in found - known if _changed_at(self._grants / name) < old]
+        recorded = {path.stem for path in self._records.glob("*.json")}
+        strays = [name for name in found - known - recorded if _changed_at(self._grants / name) < old]
         for grant_id in strays:
             self.remove(grant_id)
         return len(strays)

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,7 +164,21 @@ def test_an_unreadable_record_costs_that_grant_only(tmp_path: Path) -> None:
     made, given = delivery(tmp_path), grant((0, 0, 3000, 30))
     made.record(given)
     (tmp_path / "s" / "records" / "x.json").write_text("{")
+    (tmp_path / "s" / "records" / "y.json").symlink_to(tmp_path / "nowhere")
     assert list(made.load()) == [given]
+
+
+def test_what_belongs_to_no_record_is_swept_and_what_an_unreadable_one_names_is_left_alone(tmp_path: Path) -> None:
+    made = delivery(tmp_path)
+    kept, unreadable, stray = (replace(grant((0, 0, 3000, 30)), id=name) for name in ("kept", "unreadable", "stray"))
+    directories = {each.id: made.paths(each.id).directory for each in (kept, unreadable, stray)}
+    for each in (kept, unreadable, stray):
+        made.deliver(each, Edits(), limits_of(each, "hard"))
+        os.utime(directories[each.id], (0, 0))
+    (tmp_path / "s" / "records" / "unreadable.json").write_text("{")
+    (tmp_path / "s" / "records" / "stray.json").unlink()
+    assert made.sweep(frozenset({"kept"})) == 1
+    assert {name for name, directory in directories.items() if directory.exists()} == {"kept", "unreadable"}
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage" * 1000, None])
