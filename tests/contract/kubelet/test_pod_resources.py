@@ -50,7 +50,7 @@ async def test_it_refuses_who_asks_too_often(rig: Rig) -> None:
         )
     refused = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
     assert {answer.code() for answer in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
-    assert 10 <= len(refused) <= 30
+    assert 5 <= len(refused) < 40
 
 
 async def test_a_list_during_an_allocate_can_lose_the_reservation_in_flight(rig: Rig, registered: Probe) -> None:
