@@ -78,9 +78,10 @@ def run_cell(cell: Cell, directory: Path, run_ms: int = 3300) -> Outcome:
 
 def _end_of_run(client: Client, run_ms: int) -> int:
     for _ in range(2):
-        assert client.answer()[0] == "0"
+        answer = client.answer()
+        assert answer[0] == "0", f"the program could not start: {answer}"
     code, _, _, began = client.answer()
-    assert code == "0"
+    assert code == "0", f"a launch was refused: {code}"
     return int(began) + run_ms * 1_000_000
 
 

@@ -274,23 +274,27 @@ still_fits(unsigned row, struct slot *slot, uint64_t limit)
 	return false;
 }
 
-bool
+enum reserved
 books_reserve(unsigned row, unsigned kind, uint64_t bytes, uint64_t limit)
 {
 	struct slot *slot = state_slot();
 	struct sum sum;
 	if (slot == NULL || !lock_row(row, slot, &sum)) {
-		return false;
+		return REFUSED;
 	}
 	bool fits = sum.doubtful == 0 && sum.used <= limit && bytes <= limit - sum.used;
 	if (fits) {
 		add(row, slot, &sum, kind, (int64_t)bytes);
 	}
-	if (unlock_row(row) || !fits || still_fits(row, slot, limit)) {
-		return fits;
+	bool kept = unlock_row(row);
+	if (!fits) {
+		return sum.doubtful != 0 ? REFUSED_IN_DOUBT : REFUSED;
+	}
+	if (kept || still_fits(row, slot, limit)) {
+		return RESERVED;
 	}
 	books_change(row, kind, -(int64_t)bytes);
-	return false;
+	return REFUSED_IN_DOUBT;
 }
 
 void
@@ -424,11 +428,10 @@ bool
 books_recount(unsigned row)
 {
 	struct state_device *device = &state_file()->devices[row];
-	if (device->doubtful == 0 || robust_lock(device->alloc_lock) == ROBUST_BROKEN) {
+	if (robust_lock(device->alloc_lock) == ROBUST_BROKEN) {
 		return false;
 	}
-	recount(row, true);
-	bool good = device->doubtful == 0;
+	bool good = device->doubtful == 0 || recount(row, true).doubtful == 0;
 	unlock_row(row);
 	return good;
 }

@@ -19,8 +19,9 @@
 /* The device that a row stands for in this process; before anything is charged there. */
 void books_name(unsigned row, const uint8_t uuid[16]);
 
-/* Reserve bytes if with them no more than `limit` is used. */
-bool books_reserve(unsigned row, unsigned kind, uint64_t bytes, uint64_t limit);
+/* Reserve bytes if with them no more than `limit` is used, and the row is not doubtful. */
+enum reserved { RESERVED, REFUSED, REFUSED_IN_DOUBT };
+enum reserved books_reserve(unsigned row, unsigned kind, uint64_t bytes, uint64_t limit);
 
 /* Count more (or less, never below zero) without asking. */
 void books_change(unsigned row, unsigned kind, int64_t bytes);
@@ -49,7 +50,7 @@ enum emptied books_empty(struct slot *slot, const bool dead[MAX_SLOTS]);
 /* Count all rows again. Registry lock held. */
 void books_recount_all(void);
 
-/* Count a doubtful row again. True: it is not doubtful any more. Registry lock held. */
+/* Count a doubtful row again. True: it is not doubtful now. Registry lock held. */
 bool books_recount(unsigned row);
 
 /* Does the slot fit its check words? */

@@ -6,6 +6,7 @@
 #include "books.h"
 #include "log.h"
 
+#define MAX_ATTEMPTS 3
 #define REAP_INTERVAL_NS 100000000ULL
 
 static void
@@ -49,10 +50,18 @@ quota_charge(struct device *device, unsigned kind, uint64_t bytes)
 		return false;
 	}
 	uint64_t limit = limits_memory(device->limits_row);
-	if (books_reserve(device->row_index, kind, bytes, limit) ||
-	    ((state_reap() > 0 || state_recount(device->row)) &&
-	     books_reserve(device->row_index, kind, bytes, limit))) {
-		return true;
+	for (int attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
+		enum reserved reserved = books_reserve(device->row_index, kind, bytes, limit);
+		if (reserved == RESERVED) {
+			return true;
+		}
+		bool again = state_reap() > 0;
+		if (reserved == REFUSED_IN_DOUBT) {
+			again = state_recount(device->row) || again;
+		}
+		if (!again) {
+			break;
+		}
 	}
 	deny(device, bytes, limit);
 	return false;

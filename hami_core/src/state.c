@@ -228,7 +228,7 @@ state_reap(void)
 bool
 state_recount(struct state_device *device)
 {
-	if (device->doubtful == 0 || !registry_lock()) {
+	if (!registry_lock()) {
 		return false;
 	}
 	bool good = books_recount(state_device_index(device));
@@ -392,7 +392,8 @@ state_device(const uint8_t uuid[16])
 	struct state_device *device = find_row(uuid);
 	if (device != NULL) {
 		unsigned row = state_device_index(device);
-		if (is_free(row) && registry_was_sealed && device->used_bytes == 0) {
+		if (is_free(row) && device->used_bytes == 0 &&
+		    (registry_was_sealed || !any_is_held(0, MAX_SLOTS))) {
 			books_open_row(device);
 		}
 		books_name(row, uuid);

@@ -36,7 +36,8 @@ struct slot *state_own_slot(void);
 /* Free the slots of dead processes and give back what they held. Returns how many. */
 unsigned state_reap(void);
 
-/* A row is doubtful and something was denied: count again. True: it no longer is. */
+/* A row was doubtful and something was refused: count again while nobody claims a slot. True: it is
+ * not doubtful now. */
 bool state_recount(struct state_device *device);
 
 /* The whole file, or NULL before state_open. */
