@@ -125,7 +125,7 @@ async def test_pods_that_wait_for_admission_in_a_power_cut_are_admitted_once(
 async def test_a_new_kubelet_that_does_not_listen_yet_is_asked_again_soon(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between bind and listen it refuses; after a long absence the plugin would have waited for seconds then."""
+    """Between bind and listen it refuses; with the pauses of a long absence three attempts would take five seconds."""
     monkeypatch.setattr("deviceplugin.registration._BACKOFF_START_SECONDS", 0.05)
 
     def failures() -> float:
@@ -140,7 +140,7 @@ async def test_a_new_kubelet_that_does_not_listen_yet_is_asked_again_soon(
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(kubelet))
         refused = failures()
-        await rig.api.until(lambda: failures() >= refused + 3, seconds=1.0)
+        await rig.api.until(lambda: failures() >= refused + 3, seconds=4.0)
     await rig.kubelet.start()
     await registered_again(rig, 1)
 
