@@ -14,7 +14,7 @@ SILENCE_SECONDS = 90.0
 """A watch without a single byte for this long is taken for dead: the API server sends a bookmark every minute."""
 MAX_LINE_BYTES = 64 * 1024 * 1024
 KEEPALIVE_SECONDS = (15, 5, 3)
-"""Idle time, interval and count of TCP keep-alives: a peer that vanished is noticed within about half a minute."""
+"""Idle time, interval and count of TCP probes: a peer that vanished is noticed within about half a minute."""
 Query = Mapping[str, str]
 
 

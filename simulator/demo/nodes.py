@@ -1,15 +1,17 @@
 """The nodes of the embedded cluster: a stub kubelet here, the real device plugin as a process beside it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gpuslice
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.config import load_cluster_config
 from gpuslice.cluster.transport import Transport
+from gpuslice.devices.annotations import CARDS
 from simulator.apiserver import node as node_user
 from simulator.apiserver import service_account
 from simulator.demo.control_plane import COMMON_FLAGS, SYSTEM_NAMESPACE, ControlPlane
@@ -19,6 +21,8 @@ from simulator.kubelet.kubelet import StubKubelet
 from simulator.kubelet.runtime import Driver
 
 DRIVERS = Path(__file__).parents[1] / "drivers" / "build"
+SHOWN_SECONDS = 20.0
+POLL_SECONDS = 0.02
 LIBRARY = Path(gpuslice.__file__).parent / "lib" / "libvgpu.so"
 
 
@@ -32,7 +36,7 @@ class NodeSpec:
 
 @asynccontextmanager
 async def nodes(plane: ControlPlane, specs: Sequence[NodeSpec]) -> AsyncIterator[dict[str, StubKubelet]]:
-    """Run nodes until left; entered when every plugin is registered with its kubelet."""
+    """Run nodes until left; entered when every plugin is registered with its kubelet, and the cluster shows it."""
     async with AsyncExitStack() as stack:
         (plane.folder / LIBRARY.name).symlink_to(LIBRARY)
         kubelets = [
@@ -40,7 +44,17 @@ async def nodes(plane: ControlPlane, specs: Sequence[NodeSpec]) -> AsyncIterator
             for number, spec in enumerate(specs, 1)
         ]
         await asyncio.gather(*(plane.supervisor.wait_ready(_daemon(spec.name)) for spec in specs))
+        async with asyncio.timeout(SHOWN_SECONDS):
+            while not all(map(_shows_cards, plane.server.list("v1", "Node"))):  # noqa: ASYNC110  nobody signals it
+                await asyncio.sleep(POLL_SECONDS)
         yield {kubelet.node_name: kubelet for kubelet in kubelets}
+
+
+def _shows_cards(node: Mapping[str, Any]) -> bool:
+    """Tell whether the plugin has published the cards and the kubelet lists them (maybe none that can be used)."""
+    offered = node.get("status", {}).get("allocatable") or {}
+    registered = CARDS in (node["metadata"].get("annotations") or {})
+    return registered and any("/" in resource for resource in offered)
 
 
 def _daemon(node: str) -> str:

@@ -19,6 +19,8 @@ from simulator.demo.control_plane import ControlPlane
 
 SETTLED_SECONDS = 20.0
 POLL_SECONDS = 0.05
+REFUSED_SECONDS = 0.5
+"""A refusal that stands for so long is final: a pod for which there is room after all is tried again sooner."""
 Object = dict[str, Any]
 
 
@@ -75,13 +77,17 @@ async def apply(user: KubeClient, manifests: Iterable[tuple[str, Object]]) -> li
 
 
 async def settle(plane: ControlPlane, applied: Sequence[Applied], *, seconds: float = SETTLED_SECONDS) -> list[Object]:
-    """Wait until every stored pod runs, has ended, or was refused by the scheduler; return the pods as they are."""
+    """Wait until every stored pod runs, has ended, or is refused by the scheduler for good; return them as they are."""
     uids = {pod.uid for pod in applied if pod.uid}
+    looks = 0
     try:
         async with asyncio.timeout(seconds):
             while True:
                 pods = _stored(plane, uids)
-                if all(_is_settled(pod) for pod in pods):
+                looks = looks + 1 if all(_is_settled(pod) for pod in pods) else 0
+                if looks and (
+                    looks * POLL_SECONDS > REFUSED_SECONDS or all(pod["spec"].get("nodeName") for pod in pods)
+                ):
                     return pods
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
