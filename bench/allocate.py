@@ -60,6 +60,7 @@ class Speed:
     running_seconds: list[float]
     rss_mib: float = 0.0
     registered_seconds: float = 0.0
+    registered_after_ms: float = 0.0
     idle_percent: float = 0.0
     ran_ms: float = 0.0
     """Processor time of the plugin for each pod."""
@@ -169,7 +170,8 @@ async def measure(slices: int, bursts: int) -> Speed:
     """Run bursts of 64 pods through the real daemon."""
     async with world(slices, plugin_arguments) as running:
         speed = await _bursts(running, await _cards(running.client), bursts)
-        speed.inside_p99_ms = await asyncio.to_thread(inside_p99_ms, running.root / "ports.json")
+        lines = await asyncio.to_thread(own_metrics, running.root / "ports.json")
+        speed.inside_p99_ms, speed.registered_after_ms = inside_p99_ms(lines), registered_after_ms(lines)
         await asyncio.sleep(7)
         speed.idle_percent = await idle_percent(running.plugin.pid)
         speed.rss_mib = own_mib(running.plugin.pid, running.root / "fake")
@@ -262,11 +264,22 @@ def processor_ms(pid: int) -> tuple[float, float]:
     return ran / 1e6, waited / 1e6
 
 
-def inside_p99_ms(ports_file: Path) -> float:
-    """Read the plugin's own histogram of Allocate."""
+def own_metrics(ports_file: Path) -> list[str]:
+    """Read what the plugin says of itself."""
     port = json.loads(ports_file.read_text())["metrics"]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        lines = answer.read().decode().splitlines()
+        lines: list[str] = answer.read().decode().splitlines()
+    return lines
+
+
+def registered_after_ms(lines: list[str]) -> float:
+    """Find the time from NVML's inventory to registration."""
+    name = "gpuslice_plugin_registered_after_seconds "
+    return 1000 * float(next(line for line in lines if line.startswith(name)).removeprefix(name))
+
+
+def inside_p99_ms(lines: list[str]) -> float:
+    """Find the 99th percentile in the plugin's own histogram of Allocate."""
     name = 'gpuslice_plugin_call_seconds_bucket{call="allocate",le="'
     counts = []
     for line in lines:
@@ -357,6 +370,7 @@ def _speed_figures(slices: int, bursts: int, suffix: str) -> list[Figure]:
         Figure.compared(f"plugin_waited_for_cpu{suffix}", "ms/pod", speed.waited_ms, plain.waited_ms),
         Figure.alone(f"plugin_rss{suffix}", "MiB", speed.rss_mib, target=60.0),
         Figure.alone(f"plugin_registered{suffix}", "s", speed.registered_seconds, target=0.7),
+        Figure.alone(f"plugin_registered_after_nvml{suffix}", "ms", speed.registered_after_ms, target=30.0),
         Figure.alone(f"plugin_idle_cpu{suffix}", "%", speed.idle_percent, target=0.2),
     ]
 

@@ -105,6 +105,8 @@ class Daemon:
         self._books: dict[str, Book] = {}
         self._generic: list[generic.Description] = []
         self._follower: Follower | None = None
+        self._inventory_at = 0.0
+        """Loop time at which the cards were known and this process became the active one."""
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -122,11 +124,14 @@ class Daemon:
             if self.settings.missing_driver == "fail":
                 raise GpusliceError(self.cards.problem)
             log.warning("nvml_unavailable", problem=self.cards.problem)
+        self._inventory_at = asyncio.get_running_loop().time()
         self._make_offers()
 
     async def run(self) -> None:
         """Become the active process and serve until cancelled."""
-        await self._lock.acquire()
+        if not self._lock.try_acquire():
+            await self._lock.acquire()
+            self._inventory_at = asyncio.get_running_loop().time()
         self.active = True
         try:
             self.node.delivery.open()
@@ -147,6 +152,7 @@ class Daemon:
                 if self.settings.gpus:
                     group.create_task(self.cards.run())
                     group.create_task(self._follow())
+                    group.create_task(self._time_registration())
                 group.create_task(self._shrink())
         finally:
             await self.mps.close()
@@ -170,6 +176,11 @@ class Daemon:
             on_node=self._on_node,
         )
         await self._follower.run()
+
+    async def _time_registration(self) -> None:
+        for registrar in tuple(self.registrars.values()):
+            await registrar.registered.wait()
+        self.metrics.registered_after.set(asyncio.get_running_loop().time() - self._inventory_at)
 
     def _inventory_changed(self) -> None:
         if self._follower is not None:

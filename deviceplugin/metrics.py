@@ -18,6 +18,9 @@ class PluginMetrics:
         self.registrations = counter("registrations", "Registrations that ended with an open stream.", "resource")
         self.registration_failures = counter("registration_failures", "Registrations that did not.", "resource")
         self.registered = gauge("registered", "1 while the kubelet has a ListAndWatch stream open.", "resource")
+        self.registered_after = gauge(
+            "registered_after_seconds", "Time from NVML's inventory, and the node's lock, to the first registration."
+        )
         self.lists_sent = counter("lists_sent", "Device lists sent to the kubelet.", "resource")
         self.refusals = counter("refusals", "Calls of the kubelet answered with an error.", "resource", "call")
         self.identity = counter(
