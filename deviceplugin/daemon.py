@@ -165,8 +165,7 @@ class Daemon:
         """Follow the API server. Its client is loaded after registration, in a thread: it is half of the start-up."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REGISTER_FIRST_SECONDS):
-                for registrar in self.registrars.values():
-                    await registrar.registered.wait()
+                await self._all_registered()
         following = await asyncio.to_thread(importlib.import_module, "deviceplugin.following")
         self._follower = following.Follower(
             self.node,
@@ -177,9 +176,12 @@ class Daemon:
         )
         await self._follower.run()
 
-    async def _time_registration(self) -> None:
+    async def _all_registered(self) -> None:
         for registrar in tuple(self.registrars.values()):
             await registrar.registered.wait()
+
+    async def _time_registration(self) -> None:
+        await self._all_registered()
         self.metrics.registered_after.set(asyncio.get_running_loop().time() - self._inventory_at)
 
     def _inventory_changed(self) -> None:

@@ -3,12 +3,11 @@
 import asyncio
 import contextlib
 import re
-import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
-from gpuslice.cluster.wire import KEEPALIVE_SECONDS
+from gpuslice.cluster.wire import notice_silence
 
 _HEAD_BYTES = 64 * 1024
 _CHUNK_BYTES = 64 * 1024
@@ -143,12 +142,7 @@ async def connect(host: str, port: int, tls: ssl.SSLContext | None, tls_name: st
     reader, writer = await asyncio.open_connection(
         host, port, ssl=tls, server_hostname=(tls_name or host) if tls is not None else None, limit=_HEAD_BYTES
     )
-    opened: socket.socket = writer.get_extra_info("socket")
-    idle, interval, count = KEEPALIVE_SECONDS
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
+    notice_silence(writer.get_extra_info("socket"))
     return Connection(reader, writer)
 
 

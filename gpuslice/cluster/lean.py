@@ -1,6 +1,6 @@
 """HTTP to the API server in little memory: the standard library's streams, a few connections, no proxies.
 
-aiohttp costs a daemon 10 MiB; the node's daemon makes a call now and then and keeps two watches.
+aiohttp costs a daemon 10 MiB, and each call half as much again as this.
 """
 
 import asyncio

@@ -13,19 +13,15 @@ import aiohttp
 
 from gpuslice.cluster.config import ClusterConfig
 from gpuslice.cluster.errors import Unreachable, error_from_answer
-from gpuslice.cluster.wire import JSON, KEEPALIVE_SECONDS, SILENCE_SECONDS, Query, lines
+from gpuslice.cluster.wire import JSON, SILENCE_SECONDS, Query, lines, notice_silence
 
 
 def _socket_with_keepalive(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Let the kernel notice a peer that vanished without a word within about half a minute."""
+    """Open the socket of a connection; see :func:`gpuslice.cluster.wire.notice_silence`."""
     family, kind, protocol, *_ = address
     created = socket.socket(family, kind, protocol)
-    created.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if family in (socket.AF_INET, socket.AF_INET6):
-        idle, interval, count = KEEPALIVE_SECONDS
-        created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
-        created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-        created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
+        notice_silence(created)
     return created
 
 

@@ -1,5 +1,6 @@
 """What calls on the API server are made of: raw bytes in, raw bytes out, and what may carry them."""
 
+import socket
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol, Self
 
@@ -13,8 +14,7 @@ JSON = "application/json"
 SILENCE_SECONDS = 90.0
 """A watch without a single byte for this long is taken for dead: the API server sends a bookmark every minute."""
 MAX_LINE_BYTES = 64 * 1024 * 1024
-KEEPALIVE_SECONDS = (15, 5, 3)
-"""Idle time, interval and count of TCP probes: a peer that vanished is noticed within about half a minute."""
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 Query = Mapping[str, str]
 
 
@@ -55,6 +55,13 @@ class ApiTransport(Protocol):
             ApiError: the watch was refused.
             Unreachable: it broke, or was silent for ``silence_seconds``.
         """
+
+
+def notice_silence(opened: socket.socket) -> None:
+    """Let the kernel notice a TCP peer that vanished without a word within about half a minute."""
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        opened.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def lines(chunks: AsyncIterator[bytes], label: str) -> AsyncIterator[bytes]:

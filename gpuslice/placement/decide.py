@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gpuslice.devices.allocation import PodAllocation, SliceShare
 from gpuslice.devices.inventory import slice_id
 from gpuslice.devices.requests import PodRequest
-from gpuslice.placement.fit import Fit, fit_node, rejection
+from gpuslice.placement.fit import Fit, fit_node
 from gpuslice.placement.fleet import Codes, Floats, Ints
 from gpuslice.placement.holding import Holding
 from gpuslice.placement.ledger import Ledger
@@ -20,7 +20,7 @@ from gpuslice.placement.policies.registry import PolicyDefaults, resolve
 from gpuslice.placement.rejection import TEXTS, Obstacle, Rejection
 from gpuslice.placement.reservation import Reservation
 from gpuslice.placement.shape import Block, PodShape, shape_of
-from gpuslice.placement.view import Change, view_of
+from gpuslice.placement.view import Change
 
 Names = np.ndarray[tuple[int], np.dtype[np.object_]]
 BEST_SCORE: Final = 10
@@ -233,7 +233,7 @@ def place(
     kept = kept_for(ledger, asker.uid, node)
     fit = fit_node(ledger.fleet, row, shape, policy, kept)
     if isinstance(fit, Obstacle):
-        return rejection(fit, view_of(ledger.fleet, row, shape, kept), shape, policy)
+        return Rejection(fit)
     return allocate(ledger, node, shape, fit, policy)
 
 

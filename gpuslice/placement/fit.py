@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuslice.placement.combination import Allowance, Combination
 from gpuslice.placement.fleet import UNKNOWN_NUMA, Fleet
-from gpuslice.placement.rejection import Obstacle, Rejection
+from gpuslice.placement.rejection import Obstacle
 from gpuslice.placement.shape import Block, PodShape
 from gpuslice.placement.view import (
     Change,
@@ -138,22 +138,3 @@ def _on_big_enough_numa(view: NodeView, usable: Sequence[int], wanted: int) -> l
         if numa != UNKNOWN_NUMA:
             sizes[numa] = sizes.get(numa, 0) + 1
     return [column for column in usable if sizes.get(view.cards[column].numa, 0) >= wanted]
-
-
-def rejection(found: Obstacle, view: NodeView | None, shape: PodShape, policy: "Policy") -> Rejection:
-    """Return the refusal of a node with the figures behind it."""
-    if view is None or not shape.blocks:
-        return Rejection(found)
-    first = shape.blocks[0]
-    counts: dict[str, int | str] = {"cards_wanted": first.cards, "cards": len(view.cards)}
-    for what in obstacles(view, shape, 0, idle_only=policy.idle_only):
-        name = "usable" if what is Obstacle.NONE else what.name.lower()
-        counts[name] = int(counts.get(name, 0)) + 1
-    healthy = [card for card in view.cards if card.family == first.family and card.healthy and not card.cordoned]
-    if healthy:
-        counts["best_free_memory_mib"] = max(card.total_memory - card.used_memory for card in healthy)
-        counts["best_free_core_percent"] = max(card.total_cores - card.used_cores for card in healthy)
-        wanted = next(step for step in first.steps if step is not None)
-        counts["memory_mib_wanted"] = wanted.memory_on(healthy[0].total_memory)
-        counts["core_percent_wanted"] = wanted.core_percent
-    return Rejection(found, counts)

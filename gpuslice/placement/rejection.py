@@ -1,11 +1,11 @@
 """Why a node or a card cannot take a pod.
 
 The texts are constant per kind of obstacle. kube-scheduler copies them into the pod's condition, and a condition that
-changes from attempt to attempt wakes the pod at once, for ever. Figures belong in ``details``, which only people see.
+changes from attempt to attempt wakes the pod at once, for ever. Figures belong in :mod:`sentences`, for people.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 
@@ -52,10 +52,9 @@ TEXTS: Mapping[Obstacle, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The answer "does not fit": what stands in the way, and the figures behind it."""
+    """The answer "does not fit": what stands in the way."""
 
     obstacle: Obstacle
-    details: Mapping[str, int | str] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:

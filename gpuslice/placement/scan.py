@@ -132,17 +132,16 @@ class Scan:
         memory = self.wanted(block, 0)
         for step in range(1, len(block.steps)):
             memory = np.maximum(memory, self.wanted(block, step))
-        return memory, max(step.core_percent for step in block.steps if step is not None)
+        return memory, block.core_percent
 
     def take(self, block: Block, chosen: Bools, *, exclusive: bool) -> None:
         """Put a block on the chosen cards of every row."""
         self.extra_slots += chosen
         if self.fleet.any_equal_shares:
             self.planned_mib = np.where(chosen, self.peaks(block)[0], self.planned_mib)
-        for step, request in enumerate(block.steps):
-            if request is not None:
-                self.extra_memory[step] += np.where(chosen, self.wanted(block, step), 0)
-                self.extra_cores[step] += np.where(chosen, request.core_percent, 0)
+        for step, request in block.wanted:
+            self.extra_memory[step] += np.where(chosen, self.wanted(block, step), 0)
+            self.extra_cores[step] += np.where(chosen, request.core_percent, 0)
         if exclusive:
             self.exclusive = self.exclusive | chosen
         self.chosen.append(chosen)

@@ -6,7 +6,7 @@ kube-scheduler gets constant texts (:mod:`gpuslice.placement.rejection`); these 
 from collections.abc import Sequence
 
 from gpuslice.devices.allocation import PodAllocation
-from gpuslice.devices.requests import ContainerRequest, PodRequest
+from gpuslice.devices.requests import PodRequest
 from gpuslice.placement.decide import NOBODY, Asker, kept_for
 from gpuslice.placement.explain import Record
 from gpuslice.placement.fit import fit_node, obstacles
@@ -162,9 +162,7 @@ _STATES = {
 
 def _wanted(block: Block, largest_mib: int) -> str:
     """Say what a block wants of each card, at its peak."""
-    requests: list[ContainerRequest] = [request for request in block.steps if request is not None]
-    memory = max(request.memory_on(largest_mib) for request in requests)
-    cores = max(request.core_percent for request in requests)
+    memory, cores = block.share_mib(largest_mib), block.core_percent
     whole = " alone" if block.exclusive else ""
     share = _given(memory, cores) if memory or cores else "a slot"
     return f"{share} on {'one card' if block.cards == 1 else f'each of {block.cards} cards'}{whole}"

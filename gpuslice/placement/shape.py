@@ -32,6 +32,8 @@ class Block:
     """Number of each step with a demand, and the demand."""
     family: str = field(init=False)
     """Device family of the slices."""
+    core_percent: int = field(init=False)
+    """The most that any user wants of each card's compute."""
     exclusive: bool = field(init=False)
     """Whether any user wants the whole card."""
 
@@ -40,6 +42,7 @@ class Block:
         wanted = tuple((step, request) for step, request in enumerate(self.steps) if request is not None)
         object.__setattr__(self, "wanted", wanted)
         object.__setattr__(self, "family", wanted[0][1].family)
+        object.__setattr__(self, "core_percent", max(request.core_percent for _, request in wanted))
         object.__setattr__(self, "exclusive", any(request.exclusive for _, request in wanted))
 
     def share_mib(self, card_memory_mib: int) -> int:
@@ -53,7 +56,7 @@ class Block:
         return (
             int(self.exclusive),
             max(step.memory_percent * 1_000_000 if step.memory_percent else step.memory_mib for step in wanted),
-            max(step.core_percent for step in wanted),
+            self.core_percent,
             self.cards,
         )
 

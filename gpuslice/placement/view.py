@@ -78,6 +78,8 @@ class NodeView:
     cpu_wanted: int
     chosen: list[tuple[int, ...]]
     """Columns chosen for each block, in the order of the shape."""
+    left_before: list[int] = field(default_factory=list)
+    """Thousandths left of each card without the plan, once :mod:`fragments` was asked."""
     left: list[int] = field(default_factory=list)
     """Thousandths left of each card with the plan, as far as :mod:`fragments` was asked; see ``moved``."""
     moved: list[int] = field(default_factory=list)

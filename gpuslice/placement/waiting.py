@@ -196,10 +196,9 @@ class _Round:
             return True
         uuids = fleet.uuids(row)
         for block, columns in zip(shape.blocks, fit.columns, strict=True):
-            wanted = [step for step in block.steps if step is not None]
             for column in columns:
                 total = int(fleet.total_memory[row, column])
-                size, cores = block.share_mib(total), max(step.core_percent for step in wanted)
-                use = CardUse(uuids[column], 1, size, cores, block.exclusive, share_mib=size)
+                size = block.share_mib(total)
+                use = CardUse(uuids[column], 1, size, block.core_percent, block.exclusive, share_mib=size)
                 promised.append((+1, use))
         return True

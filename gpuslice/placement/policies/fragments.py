@@ -182,15 +182,17 @@ def left_after(card: CardState) -> int:
 
 
 def lefts_before(view: NodeView) -> list[int]:
-    """Return what is left of each card without the plan."""
-    return [left_before(card) for card in view.cards]
+    """Return what is left of each card without the plan. The list is the view's own."""
+    if len(view.left_before) != len(view.cards):
+        view.left_before[:] = [left_before(card) for card in view.cards]
+    return view.left_before
 
 
 def lefts_after(view: NodeView) -> list[int]:
     """Return what is left of each card with the plan. The list is the view's own."""
     left, cards = view.left, view.cards
     if len(left) != len(cards):
-        left[:] = [left_before(card) for card in cards]
+        left[:] = lefts_before(view)
     for column in view.moved:
         left[column] = left_after(cards[column])
     view.moved.clear()

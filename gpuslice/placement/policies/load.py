@@ -30,7 +30,7 @@ class CardLoad:
         found = []
         for column in usable:
             card = view.cards[column]
-            memory, cores = _peaks(block, card.total_memory)
+            memory, cores = block.share_mib(card.total_memory), block.core_percent
             load = (
                 weights.slots * _share(card.slots_after + 1, card.total_slots)
                 + weights.cores * _share(card.cores_after + cores, card.total_cores)
@@ -80,11 +80,6 @@ class NodeLoad:
             + weights.memory * _shares(_sum(scan.memory_after(), mine), _sum(scan.total_memory, mine))
         )
         return (self._sign * load).astype(np.float64)
-
-
-def _peaks(block: Block, total_memory: int) -> tuple[int, int]:
-    wanted = [step for step in block.steps if step is not None]
-    return max(step.memory_on(total_memory) for step in wanted), max(step.core_percent for step in wanted)
 
 
 def _share(used: int, total: int) -> int:
