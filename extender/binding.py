@@ -77,31 +77,32 @@ class Binder:
         self._gate = gate
         self._leads = leads
         self._timeout_seconds = timeout_seconds
-        self._running: dict[str, tuple[str, asyncio.Task[Outcome]]] = {}
+        self._running: dict[str, tuple[str, asyncio.Future[Outcome | None]]] = {}
+        """Attempts under way by pod UID: the node, and how it ended (None: by an error of ours)."""
 
     async def bind(self, args: ExtenderBindingArgs) -> Outcome:
-        """Bind a pod, or say why not. A caller that hangs up does not stop an attempt halfway."""
-        # An attempt that has just ended may still be listed, and waiting for it would not let the loop go on.
-        while (running := self._running.get(args.pod_uid)) is not None and not running[1].done():
-            node, task = running
-            result = await asyncio.shield(task)
-            if node == args.node:
+        """Bind a pod, or say why not. The caller must not be cancelled, or the attempt stops halfway."""
+        while (running := self._running.get(args.pod_uid)) is not None:
+            node, ended = running
+            result = await asyncio.shield(ended)
+            if node == args.node and result is not None:
                 return result
-        task = asyncio.create_task(self._attempt(args), name=f"bind {args.pod_namespace}/{args.pod_name}")
-        self._running[args.pod_uid] = (args.node, task)
-        task.add_done_callback(lambda ended: self._forget(args.pod_uid, ended))
-        return await asyncio.shield(task)
-
-    def _forget(self, uid: str, ended: asyncio.Task[Outcome]) -> None:
-        running = self._running.get(uid)
-        if running is not None and running[1] is ended:
-            del self._running[uid]
+        ended = asyncio.get_running_loop().create_future()
+        self._running[args.pod_uid] = (args.node, ended)
+        outcome = None
+        try:
+            outcome = await self._attempt(args)
+        finally:
+            # Whoever waits finds the place free.
+            del self._running[args.pod_uid]
+            ended.set_result(outcome)
+        return outcome
 
     async def finish(self) -> None:
         """Wait for the attempts under way; for a clean stop."""
-        tasks = [task for _, task in self._running.values()]
-        if tasks:
-            await asyncio.wait(tasks)
+        ends = [ended for _, ended in self._running.values()]
+        if ends:
+            await asyncio.wait(ends)
 
     async def _attempt(self, args: ExtenderBindingArgs) -> Outcome:
         uid = args.pod_uid

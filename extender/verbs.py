@@ -4,6 +4,7 @@ Bodies are decoded by msgspec from raw bytes: pydantic models of thousands of no
 percentile.
 """
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable
@@ -57,8 +58,8 @@ class Verbs:
     def __init__(self, judge: Judge, binder: Binds, metrics: Metrics, *, not_ready: Callable[[], str | None]) -> None:
         self.judge = judge
         self._binder = binder
-        self._metrics = metrics
         self._not_ready = not_ready
+        self._ended = {outcome: metrics.attempts.labels("bind", outcome).inc for outcome in ("bound", "refused")}
         self._took = {
             verb: metrics.seconds.labels(verb).observe for verb in ("filter", "prioritize", "bind", "preempt")
         }
@@ -74,7 +75,7 @@ class Verbs:
     async def call(self, path: str, body: bytes) -> Reply:
         """Carry out one verb."""
         found = self.direct.handlers[path.encode()](body)
-        return found if isinstance(found, Reply) else await found
+        return found if isinstance(found, Reply) else await asyncio.shield(self.direct.start(found))
 
     def _at_once(self, verb: str, answer: Callable[[bytes], bytes]) -> Callable[[bytes], Reply]:
         observe = self._took[verb]
@@ -101,7 +102,7 @@ class Verbs:
 
     async def _bound(self, body: bytes) -> Reply:
         outcome = await self._binder.bind(binding_decoder.decode(body))
-        self._metrics.attempts.labels("bind", "refused" if outcome.error else "bound").inc()
+        self._ended["refused" if outcome.error else "bound"]()
         timing = b"api;dur=%.3f" % (outcome.api_seconds * 1000)
         result = msgspec.json.encode(ExtenderBindingResult(outcome.error))
         return Reply(200, result, ((b"server-timing", timing),))

@@ -8,13 +8,14 @@ for documentation.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+T = TypeVar("T")
 Headers = tuple[tuple[bytes, bytes], ...]
 
 _MOST_WAITING: Final = 8
@@ -32,7 +33,8 @@ class Reply:
     content_type: bytes = b"application/json"
 
 
-Handler = Callable[[bytes], Reply | Awaitable[Reply]]
+Later = Coroutine[Any, Any, Reply]
+Handler = Callable[[bytes], Reply | Later]
 """Answers a body, now or later. It must not raise."""
 
 
@@ -44,6 +46,15 @@ class Direct:
     """By path."""
     max_body_bytes: int = 64 * 1024 * 1024
     """A larger body is answered with 413, and the connection ends."""
+    under_way: set[asyncio.Task[Any]] = field(default_factory=set)
+    """Answers that are worked out now."""
+
+    def start(self, answering: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work an answer out; that goes on whatever becomes of the connection, and of the server."""
+        task = asyncio.create_task(answering)
+        self.under_way.add(task)
+        task.add_done_callback(self.under_way.discard)
+        return task
 
     def too_large(self, _body: bytes = b"") -> Reply:
         """Answer a body that is larger than we read."""
@@ -237,11 +248,9 @@ class DirectProtocol(HttpToolsProtocol):
         if isinstance(found, Reply):
             self._answer(found, last=asked.last)
             return
-        self._answering = self.loop.create_task(self._answer_later(found, asked))
-        self.tasks.add(self._answering)
-        self._answering.add_done_callback(self.tasks.discard)
+        self._answering = self._direct.start(self._answer_later(found, asked))
 
-    async def _answer_later(self, found: Awaitable[Reply], asked: _Asked) -> None:
+    async def _answer_later(self, found: Later, asked: _Asked) -> None:
         try:
             self._answer(await found, last=asked.last)
         finally:

@@ -490,3 +490,27 @@ async def test_what_is_under_way_when_the_daemon_stops_is_answered_and_the_conne
     await task
     assert found.endswith(b"[1]")
     assert b"connection: close" in found
+
+
+async def test_what_is_under_way_goes_on_when_the_daemon_does_not_wait_for_it_any_longer() -> None:
+    """A binding cut off after it was written, and before that is known, would give its share away."""
+    asked, go_on, stopping, started = (asyncio.Event() for _ in range(4))
+
+    async def slow(body: bytes) -> Reply:
+        asked.set()
+        await go_on.wait()
+        return echo(body)
+
+    listening, direct = open_socket("127.0.0.1:0"), Direct({b"/slow": slow})
+    task = asyncio.create_task(serve_http(answer_ok, listening, stopping, direct=direct, on_started=started.set))
+    await started.wait()
+    _, writer = await asyncio.open_connection("127.0.0.1", listening.getsockname()[1])
+    writer.write(request(b"/slow", b"1"))
+    await asked.wait()
+    stopping.set()
+    await task
+    (answering,) = direct.under_way
+    go_on.set()
+    await asyncio.wait({answering})
+    assert not answering.cancelled()
+    writer.close()
