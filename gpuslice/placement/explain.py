@@ -20,7 +20,7 @@ from gpuslice.placement.policies.policy import Policy
 from gpuslice.placement.policies.registry import PolicyDefaults, resolve
 from gpuslice.placement.rejection import TEXTS, Obstacle
 from gpuslice.placement.shape import PodShape, shape_of
-from gpuslice.placement.view import NodeView, own_view
+from gpuslice.placement.view import NodeRecord, planning_view, view_of
 
 KEPT: Final = 256
 CLOSEST: Final = 3
@@ -107,15 +107,16 @@ class History:
 class CardsSeen:
     """The cards of a node as they were before anything was placed; judged when somebody asks."""
 
-    view: NodeView | None
+    node: NodeRecord | None
     shape: PodShape
     policy: Policy
 
     def verdicts(self) -> list[CardVerdict]:
         """Return what each card says to the pod's largest block."""
-        view, shape, policy = self.view, self.shape, self.policy
-        if view is None or not shape.blocks:
+        shape, policy = self.shape, self.policy
+        if self.node is None or not shape.blocks:
             return []
+        view = self.node.view(shape)
         found = obstacles(view, shape, 0, idle_only=policy.idle_only)
         usable = [column for column, what in enumerate(found) if what is Obstacle.NONE]
         keys = {
@@ -141,8 +142,12 @@ def see_cards(
     """Take down the cards of a node before anything is placed."""
     row = ledger.fleet.row_of.get(node)
     shape = shape_of(request, asker.cpu_milli)
-    view = None if row is None else own_view(ledger.fleet, row, shape, kept_for(ledger, asker.uid, node))
-    return CardsSeen(view, shape, resolve(request, defaults, ledger.outlook))
+    policy = resolve(request, defaults, ledger.outlook)
+    if row is None:
+        return CardsSeen(None, shape, policy)
+    kept = kept_for(ledger, asker.uid, node)
+    view = view_of(ledger.fleet, row, shape, kept) if kept else planning_view(ledger.fleet, row, shape)
+    return CardsSeen(NodeRecord.of(view), shape, policy)
 
 
 def as_object(record: Record) -> dict[str, Any]:

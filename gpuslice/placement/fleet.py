@@ -231,6 +231,7 @@ class Fleet:
 
     def rewrite(self, row: int, cards: NodeCards) -> None:
         """Update cards that stay where they are (health, cordon, totals, links); usage is kept."""
+        self.views.pop(row, None)
         for column, card in enumerate(sorted(cards.cards, key=lambda card: card.uuid)):
             self._write(row, column, card)
         self._relink(row, cards)
@@ -266,6 +267,7 @@ class Fleet:
 
     def _forget_cards(self, row: int) -> None:
         self._uuids[row] = ()
+        self.views.pop(row, None)
         for name, _ in _CARD_COLUMNS:
             getattr(self, name)[row] = 0
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from gpuslice.devices.requests import CardSelection
 from gpuslice.placement.fleet import MIXED, UNKNOWN_CPU, Fleet
@@ -32,14 +32,14 @@ class CardState:
     total_slots: int
     total_memory: int
     total_cores: int
+    kind: int
+    """Number of the family and model in the fleet's vocabulary."""
+    equal_shares: bool
     used_slots: int
     used_memory: int
     used_cores: int
     exclusive: int
     """Holders that want the card alone."""
-    kind: int
-    """Number of the family and model in the fleet's vocabulary."""
-    equal_shares: bool
     share_mib: int
     """Size of the shares in use, where all must have the same."""
     planned_mib: int
@@ -66,17 +66,28 @@ class CardState:
         return self.used_cores + max(self.extra_cores)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What of a node stays as it is while pods come and go; shared by all looks at it."""
+
+    name: str
+    columns: tuple[Sequence[Any], ...]
+    """The fields of :class:`CardState` up to ``equal_shares``, each for all cards."""
+    links: tuple[tuple[int, ...], ...]
+    one_kind: bool
+    """All cards are of one family and model."""
+
+
 @dataclass(slots=True)
 class NodeView:
     """One node and the plan so far."""
 
-    name: str
+    facts: NodeFacts
     cards: list[CardState]
-    links: tuple[tuple[int, ...], ...]
     cpu_free: int
     """Thousandths of a core; -1 when unknown."""
     cpu_wanted: int
-    chosen: list[tuple[int, ...]]
+    chosen: list[tuple[int, ...]] = field(default_factory=list)
     """Columns chosen for each block, in the order of the shape."""
     left_before: list[int] = field(default_factory=list)
     """Thousandths left of each card without the plan, once :mod:`fragments` was asked."""
@@ -84,8 +95,39 @@ class NodeView:
     """Thousandths left of each card with the plan, as far as :mod:`fragments` was asked; see ``moved``."""
     moved: list[int] = field(default_factory=list)
     """Columns of ``left`` that the plan has changed since."""
-    before: dict[object, object] = field(default_factory=dict)
-    """What rankings remember of the node without the plan, by ranking."""
+    before: dict[object, Any] = field(default_factory=dict)
+    """What others remember of the node without the plan, each under a key of its own."""
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+        return self.facts.name
+
+    @property
+    def links(self) -> tuple[tuple[int, ...], ...]:
+        """Link values between the cards, in column order; empty when unknown."""
+        return self.facts.links
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node as it was at some moment, in little space."""
+
+    facts: NodeFacts
+    usage: tuple[tuple[int, ...], ...]
+    """For each card the fields of :class:`CardState` from ``used_slots`` to ``share_mib``."""
+    cpu_free: int
+
+    @classmethod
+    def of(cls, view: NodeView) -> "NodeRecord":
+        """Take down a node without the plan on it."""
+        usage = [(c.used_slots, c.used_memory, c.used_cores, c.exclusive, c.share_mib) for c in view.cards]
+        return cls(view.facts, tuple(usage), view.cpu_free)
+
+    def view(self, shape: PodShape) -> NodeView:
+        """Return the node as it was, with an empty plan."""
+        usage = tuple(zip(*self.usage, strict=True)) or ((),) * 5
+        return _view(self.facts, usage, self.cpu_free, shape)
 
 
 def planning_view(fleet: Fleet, row: int, shape: PodShape) -> NodeView:
@@ -97,24 +139,18 @@ def planning_view(fleet: Fleet, row: int, shape: PodShape) -> NodeView:
         return view_of(fleet, row, shape)
     version, kept = fleet.version.item(row), fleet.views
     known = kept.get(row)
-    if known is not None and known[0] == version:
-        view = known[1]
-        view.cpu_wanted = shape.cpu_milli
-        clear(view)
+    if known is None:
+        if len(kept) >= _KEPT_VIEWS:
+            kept.clear()
+        view = view_of(fleet, row, shape)
+        kept[row] = (version, view)
         return view
-    if len(kept) >= _KEPT_VIEWS:
-        kept.clear()
-    view = view_of(fleet, row, shape)
-    kept[row] = (version, view)
-    return view
-
-
-def own_view(fleet: Fleet, row: int, shape: PodShape, changes: Sequence[Change] = ()) -> NodeView:
-    """Return a node's state with an empty plan, to keep."""
-    if changes or shape.steps > 1:
-        return view_of(fleet, row, shape, changes)
-    view = planning_view(fleet, row, shape)
-    del fleet.views[row]
+    view = known[1]
+    view.cpu_wanted = shape.cpu_milli
+    clear(view)
+    if known[0] != version:
+        _update(view, fleet, row)
+        kept[row] = (version, view)
     return view
 
 
@@ -133,6 +169,19 @@ def clear(view: NodeView) -> None:
     view.chosen.clear()
 
 
+def _update(view: NodeView, fleet: Fleet, row: int) -> None:
+    """Bring a view with an empty plan up to date: its cards are the same, but others hold shares of them."""
+    for card, slots, memory, cores, exclusive, share_mib in zip(view.cards, *_usage(fleet, row), strict=True):
+        card.used_slots = slots
+        card.used_memory = memory
+        card.used_cores = cores
+        card.exclusive = exclusive
+        card.share_mib = share_mib
+    view.cpu_free = _cpu_free(fleet, row)
+    for kept in (view.left_before, view.left, view.moved, view.before):
+        kept.clear()
+
+
 def view_of(fleet: Fleet, row: int, shape: PodShape, changes: Sequence[Change] = ()) -> NodeView:
     """Return one node's state.
 
@@ -142,38 +191,57 @@ def view_of(fleet: Fleet, row: int, shape: PodShape, changes: Sequence[Change] =
         shape: The pod that will be planned.
         changes: Uses to count in or out, on top of the books.
     """
-    uuids, steps = fleet.uuids(row), shape.steps
+    view = _view(_facts(fleet, row), _usage(fleet, row), _cpu_free(fleet, row), shape)
+    for sign, use in changes:
+        column = fleet.column(row, use.uuid)
+        if column >= 0:
+            _change(view.cards[column], sign, use)
+    return view
+
+
+def _facts(fleet: Fleet, row: int) -> NodeFacts:
+    uuids = fleet.uuids(row)
     width = len(uuids)
-    words = (
+    kinds = fleet.kind[row, :width].tolist()
+    columns = (
+        uuids,
         [fleet.models.words[number] for number in fleet.model[row, :width].tolist()],
         [fleet.families.words[number] for number in fleet.family[row, :width].tolist()],
         [fleet.modes.words[number] for number in fleet.mode[row, :width].tolist()],
-    )
-    numbers = (
         fleet.numa[row, :width].tolist(),
         fleet.healthy[row, :width].tolist(),
         fleet.cordoned[row, :width].tolist(),
         fleet.total_slots[row, :width].tolist(),
         fleet.total_memory[row, :width].tolist(),
         fleet.total_cores[row, :width].tolist(),
+        kinds,
+        fleet.equal_shares[row, :width].tolist(),
+    )
+    return NodeFacts(fleet.names[row], columns, fleet.links(row), len(set(kinds)) == 1)
+
+
+def _usage(fleet: Fleet, row: int) -> tuple[Sequence[int], ...]:
+    width = len(fleet.uuids(row))
+    return (
         fleet.used_slots[row, :width].tolist(),
         fleet.used_memory[row, :width].tolist(),
         fleet.used_cores[row, :width].tolist(),
         fleet.exclusive[row, :width].tolist(),
-        fleet.kind[row, :width].tolist(),
-        fleet.equal_shares[row, :width].tolist(),
         fleet.share_mib[row, :width].tolist(),
     )
+
+
+def _cpu_free(fleet: Fleet, row: int) -> int:
+    total = fleet.cpu_total.item(row)
+    return UNKNOWN_CPU if total < 0 else total - fleet.cpu_used.item(row)
+
+
+def _view(facts: NodeFacts, usage: tuple[Sequence[int], ...], cpu_free: int, shape: PodShape) -> NodeView:
+    width = len(facts.columns[0])
     zeros = [[0] * width for _ in range(3)]
-    by_step = [[[0] * steps for _ in range(width)] for _ in range(2)]
-    cards = list(map(CardState, uuids, *words, *numbers, *zeros, *by_step))
-    for sign, use in changes:
-        column = fleet.column(row, use.uuid)
-        if column >= 0:
-            _change(cards[column], sign, use)
-    total = int(fleet.cpu_total[row])
-    cpu_free = UNKNOWN_CPU if total < 0 else total - int(fleet.cpu_used[row])
-    return NodeView(fleet.names[row], cards, fleet.links(row), cpu_free, shape.cpu_milli, [])
+    by_step = [[[0] * shape.steps for _ in range(width)] for _ in range(2)]
+    cards = list(map(CardState, *facts.columns, *usage, *zeros, *by_step))
+    return NodeView(facts, cards, cpu_free, shape.cpu_milli)
 
 
 def _change(card: CardState, sign: int, use: CardUse) -> None:
