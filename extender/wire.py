@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuslice.devices.pods import Metadata, Pod
+from gpuslice.placement.decide import BEST_SCORE
 
 Rows = npt.NDArray[np.int64]
 _NULL: Final = b"null"
+_TEN: Final = np.frombuffer(b"10", dtype=np.uint8)
 
 
 class NodeList(msgspec.Struct, frozen=True):
@@ -120,7 +122,7 @@ class NameTable:
         encoded = [msgspec.json.encode(name) for name in names]
         self._items = _records([b"," + name for name in encoded])
         self._keys = _records([b"," + name + b":" for name in encoded])
-        self._hosts = _records([b',{"Host":' + name + b',"Score":' for name in encoded], room=_SCORES.shape[1])
+        self._hosts = _records([b',{"Host":' + name + b',"Score":' for name in encoded], ending=b" 0}")
 
     def name_list(self, rows: Rows) -> bytes:
         """``["a","b"]``."""
@@ -135,26 +137,24 @@ class NameTable:
         out[:, width:] = suffix
         return _first_blank(out).tobytes()
 
-    def priorities(self, rows: Rows, scores: npt.NDArray[np.int64]) -> bytes:
-        """``[{"Host":"a","Score":7},…]``; scores are 0..10."""
+    def priorities(self, rows: Rows, scores: npt.NDArray[np.uint8]) -> bytes:
+        """``[{"Host":"a","Score": 7},…]``; scores are 0..10."""
         out = self._hosts.take(rows, axis=0)
-        out[:, -_SCORES.shape[1] :] = _SCORES[scores]
+        out[:, -2] += scores
+        out[scores == BEST_SCORE, -3:-1] = _TEN
         return b"".join((b"[", _first_blank(out).data, b"]"))
 
 
-def _records(texts: list[bytes], room: int = 0) -> npt.NDArray[np.uint8]:
-    width = max((len(text) for text in texts), default=1) + room
-    padded = b"".join(text.ljust(width) for text in texts)
-    return np.frombuffer(padded, dtype=np.uint8).reshape(len(texts), width)
+def _records(texts: list[bytes], ending: bytes = b"") -> npt.NDArray[np.uint8]:
+    width = max((len(text) for text in texts), default=1)
+    padded = b"".join(text.ljust(width) + ending for text in texts)
+    return np.frombuffer(padded, dtype=np.uint8).reshape(len(texts), width + len(ending))
 
 
 def _first_blank(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     if len(records):
         records[0, 0] = ord(" ")
     return records
-
-
-_SCORES: Final = np.frombuffer(b"".join(b"%2d}" % score for score in range(11)), dtype=np.uint8).reshape(11, 3)
 
 
 def filter_answer(names: bytes, failures: bytes, nodes: bytes = b"null") -> bytes:

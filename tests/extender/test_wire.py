@@ -28,7 +28,7 @@ def test_name_lists_reasons_and_priorities_read_back(names: list[str], data: st.
     table = NameTable(names, layout=0)
     chosen = data.draw(st.lists(st.integers(0, len(names) - 1), unique=True))
     rows = np.array(chosen, dtype=np.int64)
-    scores = np.array(data.draw(st.lists(st.integers(0, 10), min_size=len(rows), max_size=len(rows))), dtype=np.int64)
+    scores = np.array(data.draw(st.lists(st.integers(0, 10), min_size=len(rows), max_size=len(rows))), dtype=np.uint8)
     wanted = [names[row] for row in chosen]
     assert json.loads(table.name_list(rows)) == wanted
     assert json.loads(b"{" + table.reasons(rows, 'not "enough"') + b"}") == dict.fromkeys(wanted, 'not "enough"')
