@@ -16,6 +16,9 @@ _FIRST: Final = 32
 _REMEMBERED: Final = 20_000
 _CLASSES: Final = 4_096
 """Above either number all counts are halved: old pods fade, and odd ones are forgotten."""
+_NOTICEABLE: Final = 1 / 16
+"""Share of the pods that would have to be others for one mix to become the other. The mix of 100 pods is as far from
+the whole trace's, and packs as well."""
 
 
 class Outlook:
@@ -65,7 +68,8 @@ def allows(kind: str, family: str, models: tuple[str, ...]) -> bool:
 class Observer:
     """Counts the tasks of pods seen, and takes a new outlook when it has changed enough to matter.
 
-    A new outlook makes every score new, so it is taken when the pods since the last one are half as many as it knew.
+    A new outlook makes every score new. So the counts are looked at when the pods since the last look are half as many
+    as were known then, and an outlook is taken from them when the mix has changed by :data:`_NOTICEABLE`.
     """
 
     def __init__(self) -> None:
@@ -97,15 +101,23 @@ class Observer:
     def outlook(self, fleet: Fleet) -> Outlook:
         """Return the outlook in force."""
         due = not self._fixed and self._since >= max(_FIRST, self._known // 2)
+        if due:
+            self._known, self._since = self._total, 0
+            due = _distance(self._outlook.counts, self._counts) > _NOTICEABLE
         if due or self._layout != fleet.layout or len(self._outlook.kinds) != len(fleet.kinds):
             capacity = _capacity(fleet)
             if due or self._layout < 0 or _differ(self._outlook.capacity, capacity):
                 counts = dict(self._counts) if self._fixed or due else self._outlook.counts
                 self._outlook = Outlook(counts, tuple(fleet.kinds.words), capacity)
-            if due:
-                self._known, self._since = self._total, 0
             self._layout = fleet.layout
         return self._outlook
+
+
+def _distance(one: Mapping[Task, int], other: Mapping[Task, int]) -> float:
+    """Return the total variation distance of two mixes, 0..1."""
+    of_one, of_other = (max(sum(counts.values()), 1) for counts in (one, other))
+    apart = sum(abs(one.get(task, 0) / of_one - other.get(task, 0) / of_other) for task in {*one, *other})
+    return apart / 2 if one else 1.0
 
 
 def _capacity(fleet: Fleet) -> tuple[int, ...]:

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from gpuslice.devices.allocation import PodAllocation
 from gpuslice.placement.columns import ratio, row_any, row_count, row_masks, row_max, row_sum
+from gpuslice.placement.fleet import Fleet
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.mix import Task, cpu_per_card, task_of, typical
-from gpuslice.placement.outlook import Outlook
+from gpuslice.placement.outlook import Observer, Outlook
 from gpuslice.placement.policies.fragments import Meter
 from gpuslice.placement.policies.registry import PolicyDefaults
 from tests.placement.build import ask, card, given, node, request, run, share
@@ -70,6 +71,28 @@ def test_the_ledger_learns_the_mix_and_takes_a_new_view_now_and_then() -> None:
     assert second is not first
     assert sum(second.counts.values()) >= 32
     assert ledger.outlook is second
+
+
+@pytest.mark.parametrize(
+    ("later", "is_new"),
+    [
+        pytest.param({HALF: 30, WHOLE: 10}, False, id="more of the same"),
+        pytest.param({HALF: 28, WHOLE: 12}, False, id="a chance difference"),
+        pytest.param({HALF: 20, WHOLE: 20}, True, id="the mix moves"),
+        pytest.param({HALF: 30, EIGHT: 10}, True, id="pods of a new kind"),
+        pytest.param({HALF: 10}, False, id="too few to tell"),
+    ],
+)
+def test_a_new_view_is_taken_when_the_mix_has_changed(later: dict[Task, int], is_new: bool) -> None:
+    observer, fleet = Observer(), Fleet()
+    for task in (*[HALF] * 30, *[WHOLE] * 10):
+        observer.see(task)
+    first = observer.outlook(fleet)
+    for task, count in later.items():
+        for _ in range(count):
+            observer.see(task)
+    assert (observer.outlook(fleet) is not first) == is_new
+    assert observer.outlook(fleet) is observer.outlook(fleet)
 
 
 def test_a_card_that_changes_its_model_in_place_is_measured_anew() -> None:
