@@ -1,6 +1,7 @@
 """Calls on API objects, decoded into the slim views of the caller."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -96,7 +97,9 @@ class KubeClient:
             if not token:
                 return
 
-    async def watch(self, scope: Scope, resource_version: str, *, timeout_seconds: int) -> AsyncIterator[WatchLine]:
+    async def watch(
+        self, scope: Scope, resource_version: str, *, timeout_seconds: int
+    ) -> AsyncGenerator[WatchLine, None]:
         """Yield changes after ``resource_version`` until the API server ends the watch; an ERROR line is raised."""
         query = scope.query() | {
             "watch": "true",
@@ -106,12 +109,13 @@ class KubeClient:
         }
         path = scope.resource.path(scope.namespace)
         decoder = msgspec.json.Decoder(WatchLine)
-        async for line in self.transport.stream(path, query=query):
-            event = decoder.decode(line)
-            if event.type == "ERROR":
-                status = msgspec.json.decode(event.object, type=ErrorObject).code or 500
-                raise error_from_answer(f"WATCH {path}", status, bytes(event.object))
-            yield event
+        async with aclosing(self.transport.stream(path, query=query)) as lines:
+            async for line in lines:
+                event = decoder.decode(line)
+                if event.type == "ERROR":
+                    status = msgspec.json.decode(event.object, type=ErrorObject).code or 500
+                    raise error_from_answer(f"WATCH {path}", status, bytes(event.object))
+                yield event
 
     async def create(self, resource: Resource, body: object, *, namespace: str | None = None) -> bytes:
         """Create an object; gives the raw answer."""

@@ -1,167 +1,201 @@
-"""A client's end of one HTTP/1.1 connection: as much of RFC 9112 as an API server, or a load balancer, asks for."""
+"""A client's end of one HTTP/1.1 connection. httptools reads the answers; what they mean for the connection is here."""
 
 import asyncio
-import contextlib
-import re
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
-from gpuslice.cluster.wire import notice_silence
+import httptools
 
-_HEAD_BYTES = 64 * 1024
-_CHUNK_BYTES = 64 * 1024
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: |$)")
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?\r\n")
-_BODYLESS = frozenset({204, 304})
+from gpuslice.cluster.lines import Lines
+from gpuslice.cluster.wire import BadAnswer, notice_silence
 
-
-class BadAnswer(Exception):
-    """The other side does not speak HTTP/1.1, or ended in the middle of it."""
+_UNFRAMED_BYTES = 64 * 1024
+"""A longer head, trailer, or beginning of a chunk is no answer."""
+_VERSIONS = frozenset({"1.0", "1.1"})
+_FRAMES = frozenset({b"content-length", b"transfer-encoding"})
+"""An answer without these lasts until the connection ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """Status and headers (names in lower case) of an answer."""
+class Answer:
+    """What the other side said. Names of headers are in lower case."""
 
     status: int
-    headers: Mapping[str, str]
-    keeps_open: bool
+    headers: Mapping[bytes, bytes]
+    body: bytes = b""
+    lines: Lines | None = None
+    """The body of a watch, which goes on."""
 
 
-class Connection:
-    """One connection, for one exchange at a time: ``send``, ``head``, ``body`` to its end."""
+class Connection(asyncio.Protocol):
+    """One connection, for one exchange at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self.idle_since = 0.0
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        """Done when the connection is closed on our side too."""
+        self.ended = False
+        """The other side has closed, or has spoken out of turn."""
         self.exchanges = 0
-        self.reusable = False
-        """The last exchange was completed and the other side will take another."""
+        self._idle_since = 0.0
+        self._transport: asyncio.Transport
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._busy = False
+        """An answer is due, or on its way."""
+        self._silence_seconds: float | None = None
+        """What a watch may last without a word; None for any other exchange."""
+        self._lines: Lines | None = None
+        self._status = 0
+        """Of the answer whose head is complete; 0 before that."""
+        self._headers: dict[bytes, bytes] = {}
+        self._parts: list[bytes] = []
+        self._keeps_open = False
+        self._unframed = 0
+        """Bytes since the last head, piece of a body, or end of an answer."""
 
     @property
-    def ended(self) -> bool:
-        """Whether the other side has closed, or has spoken out of turn."""
-        # Some proxies say 408 before they close; it must not be taken for the answer to what we ask next.
-        waiting: bytearray = self._reader._buffer  # type: ignore[attr-defined]  # noqa: SLF001  no other way to see it
-        return self._reader.at_eof() or self._writer.is_closing() or bool(waiting)
+    def reusable(self) -> bool:
+        """Whether the last exchange was completed and the other side will take another."""
+        # An answer may come before the request is read to its end.
+        return self._keeps_open and not self.ended and not self._transport.get_write_buffer_size()
 
-    async def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> None:
-        """Send a request."""
-        self.reusable = False
+    @property
+    def idle_seconds(self) -> float:
+        """Time since the last exchange."""
+        return self._loop.time() - self._idle_since
+
+    async def ask(self, request: bytes, *, silence_seconds: float | None = None) -> Answer:
+        """Send a request and wait for its answer. Who stops waiting must :meth:`abort`.
+
+        Given ``silence_seconds``, a good answer has ``lines``, and is given before those come.
+
+        Raises:
+            BadAnswer: what came is none, or was cut off.
+            OSError: the connection broke.
+        """
+        if self.ended:
+            raise BadAnswer("the connection ended before it was asked")
         self.exchanges += 1
-        fields = dict(headers)
-        if body is not None:
-            fields["Content-Length"] = str(len(body))
-        head = "".join([f"{method} {target} HTTP/1.1\r\n", *(f"{k}: {v}\r\n" for k, v in fields.items()), "\r\n"])
-        self._writer.write(head.encode("latin-1") + (body or b""))
-        await self._writer.drain()
-
-    async def head(self) -> Head:
-        """Read the head of the answer.
-
-        Raises:
-            BadAnswer: there is none.
-        """
-        while True:
-            found = _parse_head(await self._until(b"\r\n\r\n"))
-            # 100 Continue and its like announce the answer proper.
-            if found.status >= 200:
-                return found
-
-    async def body(self, head: Head) -> AsyncIterator[bytes]:
-        """Yield the body as it comes; read it to its end, or close the connection.
-
-        Raises:
-            BadAnswer: it is cut off, or malformed.
-        """
-        if head.status in _BODYLESS:
-            parts = self._counted(0)
-        elif head.headers.get("transfer-encoding", "identity").lower() == "chunked":
-            parts = self._chunked()
-        elif (length := head.headers.get("content-length")) is not None:
-            parts = self._counted(_length(length))
-        else:
-            parts = self._rest()
-        async for part in parts:
-            yield part
-        self.reusable = head.keeps_open and not self._reader.at_eof()
-
-    async def _counted(self, remaining: int) -> AsyncIterator[bytes]:
-        while remaining:
-            part = await self._reader.read(min(remaining, _CHUNK_BYTES))
-            if not part:
-                raise BadAnswer("the connection ended in the middle of an answer")
-            remaining -= len(part)
-            yield part
-
-    async def _chunked(self) -> AsyncIterator[bytes]:
-        while True:
-            line = await self._until(b"\r\n")
-            found = _CHUNK_SIZE.fullmatch(line)
-            if found is None:
-                raise BadAnswer(f"a chunk begins with {line[:40]!r}")
-            size = int(found[1], 16)
-            if not size:
-                break
-            async for part in self._counted(size):
-                yield part
-            if await self._until(b"\r\n") != b"\r\n":
-                raise BadAnswer("a chunk is longer than it says")
-        # Trailers, of no interest to us, up to an empty line.
-        while await self._until(b"\r\n") != b"\r\n":
-            pass
-
-    async def _rest(self) -> AsyncIterator[bytes]:
-        while part := await self._reader.read(_CHUNK_BYTES):
-            yield part
-
-    async def _until(self, separator: bytes) -> bytes:
-        try:
-            return await self._reader.readuntil(separator)
-        except asyncio.IncompleteReadError as error:
-            raise BadAnswer("the connection ended in the middle of an answer") from error
-        except asyncio.LimitOverrunError as error:
-            raise BadAnswer(f"a head longer than {_HEAD_BYTES} bytes") from error
+        self._busy, self._keeps_open = True, False
+        self._silence_seconds, self._lines = silence_seconds, None
+        self._status, self._parts = 0, []
+        self._answer = self._loop.create_future()
+        # Nothing is gained from waiting until it is sent: the answer is waited for anyhow.
+        self._transport.write(request)
+        return await self._answer
 
     def abort(self) -> None:
         """Close at once."""
-        self._writer.transport.abort()
+        self.ended = True
+        self._transport.abort()
 
-    async def close(self) -> None:
-        """Close in order."""
-        self._writer.close()
-        with contextlib.suppress(OSError, ssl.SSLError, TimeoutError):
-            async with asyncio.timeout(1.0):
-                await self._writer.wait_closed()
+    def close(self) -> None:
+        """Close in order; done when :attr:`lost` is."""
+        self.ended = True
+        self._transport.close()
+
+    # -- asyncio's callbacks -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport; uvloop's is no asyncio.Transport, but does the same."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Read."""
+        if not self._busy:
+            # Some proxies say 408 before they close; it must not be taken for the answer to what we ask next.
+            self.abort()
+            return
+        self._unframed += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            ours = error.__context__
+            self._fail(ours if isinstance(ours, BadAnswer) else BadAnswer(f"not HTTP/1.1: {error}, in {data[:40]!r}"))
+            self.abort()
+        else:
+            if self._unframed > _UNFRAMED_BYTES:
+                self._fail(BadAnswer(f"a head, or frame of a chunk, longer than {_UNFRAMED_BYTES} bytes"))
+                self.abort()
+
+    def eof_received(self) -> None:
+        """The other side will say no more, which may be how it ends an answer."""
+        self.ended = True
+        if self._busy and self._status >= 200 and self._headers.keys().isdisjoint(_FRAMES):
+            self._complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing more will come."""
+        self.ended = True
+        self._fail(exc if isinstance(exc, OSError) else BadAnswer("the connection ended in the middle of an answer"))
+        self.lost.set_result(None)
+
+    # -- httptools' callbacks ----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Begin an answer, perhaps one that nobody asked for."""
+        self._status, self._headers = 0, {}
+        if not self._busy:
+            self.ended = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; what follows the body is of no interest."""
+        if not self._status:
+            self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """Decide where the body goes."""
+        self._unframed = 0
+        self._status = self._parser.get_status_code()
+        if self._parser.get_http_version() not in _VERSIONS:
+            raise BadAnswer("an answer in another version of HTTP")
+        if self._silence_seconds is not None and 200 <= self._status < 300:
+            self._lines = Lines(self._transport, self._silence_seconds)
+            self._settle(Answer(self._status, self._headers, lines=self._lines))
+
+    def on_body(self, data: bytes) -> None:
+        """Take a piece of the body."""
+        self._unframed = 0
+        if self._lines is None:
+            self._parts.append(data)
+        else:
+            self._lines.feed(data)
+
+    def on_message_complete(self) -> None:
+        """Complete the answer; 100 Continue and its like only announce it."""
+        self._unframed = 0
+        if self._status >= 200 and self._busy:
+            self._keeps_open = self._parser.should_keep_alive()
+            self._complete()
+
+    def _complete(self) -> None:
+        self._busy, self._idle_since = False, self._loop.time()
+        if self._lines is not None:
+            self._lines.end()
+        else:
+            self._settle(Answer(self._status, self._headers, b"".join(self._parts)))
+
+    def _settle(self, answer: Answer) -> None:
+        if not self._answer.done():
+            self._answer.set_result(answer)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._busy:
+            return
+        self._busy = False
+        if self._lines is not None:
+            self._lines.end(error)
+        elif not self._answer.done():
+            self._answer.set_exception(error)
 
 
 async def connect(host: str, port: int, tls: ssl.SSLContext | None, tls_name: str | None) -> Connection:
     """Open a connection; raises OSError (which TLS errors are) where that fails."""
-    reader, writer = await asyncio.open_connection(
-        host, port, ssl=tls, server_hostname=(tls_name or host) if tls is not None else None, limit=_HEAD_BYTES
+    transport, connection = await asyncio.get_running_loop().create_connection(
+        Connection, host, port, ssl=tls, server_hostname=(tls_name or host) if tls is not None else None
     )
-    notice_silence(writer.get_extra_info("socket"))
-    return Connection(reader, writer)
-
-
-def _parse_head(content: bytes) -> Head:
-    status_line, *rest = content[:-4].split(b"\r\n")
-    found = _STATUS_LINE.match(status_line)
-    if found is None:
-        raise BadAnswer(f"an answer begins with {status_line[:40]!r}")
-    headers: dict[str, str] = {}
-    for line in rest:
-        name, colon, value = line.decode("latin-1").partition(":")
-        if not colon:
-            raise BadAnswer(f"a header reads {line[:40]!r}")
-        headers[name.lower()] = value.strip()
-    wishes = {word.strip() for word in headers.get("connection", "").lower().split(",")}
-    return Head(int(found[2]), headers, keeps_open=found[1] == b"1" and "close" not in wishes)
-
-
-def _length(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise BadAnswer(f"Content-Length is {text[:40]!r}")
-    return int(text)
+    notice_silence(transport.get_extra_info("socket"))
+    return connection

@@ -6,6 +6,7 @@ pods cost what we need of them and no more.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -154,6 +155,7 @@ class Reflector(Generic[T]):
         finally:
             following, self._following = self._following, None
             following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
         if not following.cancelled():
             following.result()
 
@@ -193,17 +195,19 @@ class Reflector(Generic[T]):
     async def _follow(self) -> None:
         timeout_seconds = 240 + int(self._draw() * 240)
         heard = False
-        async for line in self._client.watch(self._scope, self._resource_version, timeout_seconds=timeout_seconds):
-            self._heard_at = self._clock()
-            if not heard:
-                heard = True
-                self._backoff.reset()
-            if line.type == "BOOKMARK":
-                view: object = msgspec.json.decode(line.object, type=_OnlyMetadata)
-            else:
-                view = self._decoder.decode(line.object)
-                self._apply(line.type, view)
-            self._resource_version = _metadata(view).resource_version or self._resource_version
+        watch = self._client.watch(self._scope, self._resource_version, timeout_seconds=timeout_seconds)
+        async with aclosing(watch) as changes:
+            async for line in changes:
+                self._heard_at = self._clock()
+                if not heard:
+                    heard = True
+                    self._backoff.reset()
+                if line.type == "BOOKMARK":
+                    view: object = msgspec.json.decode(line.object, type=_OnlyMetadata)
+                else:
+                    view = self._decoder.decode(line.object)
+                    self._apply(line.type, view)
+                self._resource_version = _metadata(view).resource_version or self._resource_version
         if not heard:
             # A server that ends watches at once must not be asked in a busy loop.
             await self._sleep(self._backoff.next_seconds())

@@ -6,14 +6,14 @@ live on connections of their own and never take a slot from it.
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Self
 
 import aiohttp
 
 from gpuslice.cluster.config import ClusterConfig
 from gpuslice.cluster.errors import Unreachable, error_from_answer
-from gpuslice.cluster.wire import JSON, SILENCE_SECONDS, Query, lines, notice_silence
+from gpuslice.cluster.wire import JSON, SILENCE_SECONDS, BadAnswer, LineSplitter, Query, notice_silence
 
 
 def _socket_with_keepalive(address: aiohttp.AddrInfoType) -> socket.socket:
@@ -93,7 +93,7 @@ class Transport:
 
     async def stream(
         self, path: str, *, query: Query, silence_seconds: float = SILENCE_SECONDS
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a watch, see :class:`gpuslice.cluster.wire.ApiTransport`."""
         session, label = self._session(self._streams), f"WATCH {path}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_seconds)
@@ -112,21 +112,18 @@ class Transport:
                     raise error_from_answer(
                         label, answer.status, await answer.read(), answer.headers.get("Retry-After")
                     )
-                async for line in lines(_chunks(answer.content), label):
-                    yield line
+                splitter = LineSplitter()
+                async for chunk in answer.content.iter_any():
+                    for line in splitter.feed(chunk):
+                        yield line
+                    # Nobody's call waits for a hundred changes.
+                    await asyncio.sleep(0)
         except TimeoutError as error:
             raise Unreachable(label, f"silent for {silence_seconds:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, BadAnswer) as error:
             raise Unreachable(label, str(error) or type(error).__name__) from error
 
     def _session(self, session: aiohttp.ClientSession | None) -> aiohttp.ClientSession:
         if session is None:
             raise RuntimeError("open the transport first: async with Transport(…)")
         return session
-
-
-async def _chunks(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Pass on what has come, and let others have a turn after each piece."""
-    async for chunk in content.iter_any():
-        yield chunk
-        await asyncio.sleep(0)

@@ -1,10 +1,8 @@
 """What calls on the API server are made of: raw bytes in, raw bytes out, and what may carry them."""
 
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol, Self
-
-from gpuslice.cluster.errors import Unreachable
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -16,6 +14,10 @@ SILENCE_SECONDS = 90.0
 MAX_LINE_BYTES = 64 * 1024 * 1024
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 Query = Mapping[str, str]
+
+
+class BadAnswer(Exception):
+    """The other side does not speak HTTP/1.1, or ended in the middle of it."""
 
 
 class ApiTransport(Protocol):
@@ -48,7 +50,9 @@ class ApiTransport(Protocol):
             Unreachable: no answer within ``timeout_seconds``, or none at all.
         """
 
-    def stream(self, path: str, *, query: Query, silence_seconds: float = SILENCE_SECONDS) -> AsyncIterator[bytes]:
+    def stream(
+        self, path: str, *, query: Query, silence_seconds: float = SILENCE_SECONDS
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a watch until the API server ends it.
 
         Raises:
@@ -64,21 +68,23 @@ def notice_silence(opened: socket.socket) -> None:
         opened.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-async def lines(chunks: AsyncIterator[bytes], label: str) -> AsyncIterator[bytes]:
-    """Split a body into lines of any length up to 64 MiB; empty lines are left out.
+class LineSplitter:
+    """Splits a body that comes in pieces into lines of any length up to 64 MiB; empty lines are left out."""
 
-    Raises:
-        Unreachable: a line is longer.
-    """
-    pending = bytearray()
-    async for chunk in chunks:
-        start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:
-            pending += chunk[start:end]
-            if pending:
-                yield bytes(pending)
-                pending.clear()
-            start = end + 1
-        pending += chunk[start:]
-        if len(pending) > MAX_LINE_BYTES:
-            raise Unreachable(label, "a line longer than 64 MiB")
+    def __init__(self) -> None:
+        self._begun = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Give the lines that ``data`` completes.
+
+        Raises:
+            BadAnswer: a line is longer.
+        """
+        *ends, rest = data.split(b"\n")
+        if ends and self._begun:
+            ends[0] = bytes(self._begun + ends[0])
+            self._begun.clear()
+        self._begun += rest
+        if len(self._begun) > MAX_LINE_BYTES:
+            raise BadAnswer("a line longer than 64 MiB")
+        return [line for line in ends if line]

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -71,7 +71,7 @@ class _Stallable:
         finally:
             await self._stall.passed()
 
-    async def stream(self, path: str, **more: Any) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, **more: Any) -> AsyncGenerator[bytes, None]:
         await self._stall.passed()
         async for line in self._inner.stream(path, **more):
             await self._stall.passed()
@@ -94,7 +94,7 @@ class World:
         stall = virtual.Stall()
         config = load_cluster_config(self.server.kubeconfig(User(f"{name}-token", name, ("system:masters",))))
         timing = virtual.timing(random.Random(self.draw.random()), stall)
-        inner = LeanTransport(config, connections=16, clock=timing.clock)
+        inner = LeanTransport(config, connections=16)
         transport: ApiTransport = _Stallable(inner, stall)
         client = KubeClient(await self._stack.enter_async_context(transport))
         chosen = dataclasses.replace(SETTINGS, identity=name, **settings)
