@@ -159,6 +159,8 @@ def test_nobody_is_evicted_for(fleet: Fleet, priority: str, labels: str) -> None
         },
     )
     place(fleet, [on_one_card(f"worker-{n}", QUARTER, "low") for n in range(4)])
+    for number in range(4):
+        fleet.run_pod(f"worker-{number}")
     fleet.create_pods([on_one_card("urgent-0", QUARTER, priority)])
     everybody = {"worker-0", "worker-1", "worker-2", "worker-3", "urgent-0"}
     hold(lambda: names(fleet) == everybody, what="nobody evicted", for_seconds=STEADY_SECONDS)

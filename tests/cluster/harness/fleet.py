@@ -173,6 +173,11 @@ class Fleet:
             kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
             self.admin.create("priorityclasses", None, {**kind, **body})
 
+    def run_pod(self, name: str, namespace: str = "default") -> None:
+        """Say that a pod runs, as its kubelet would: only then does the API server apply disruption budgets to it."""
+        ready = [{"type": "Ready", "status": "True"}]
+        self.admin.patch("pods", namespace, name, {"status": {"phase": "Running", "conditions": ready}}, "status")
+
     def end_pod(self, name: str, namespace: str = "default") -> None:
         """Remove a pod at once, as its kubelet would after its containers have ended."""
         self.admin.delete("pods", namespace, name, grace_seconds=0)
