@@ -37,6 +37,25 @@ class _Rule:
     failure: StatusError | None = None
     failure_after: bool = False
     cut: bool = False
+    held: "Held | None" = None
+
+
+class Held:
+    """Requests that wait at the door."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        """One of them is there."""
+        self._let_in = asyncio.Event()
+
+    def let_in(self) -> None:
+        """Carry them out."""
+        self._let_in.set()
+
+    async def wait(self) -> None:
+        """Be one of them."""
+        self.arrived.set()
+        await self._let_in.wait()
 
 
 class Disconnect(Exception):
@@ -52,6 +71,12 @@ class Faults:
     def delay(self, seconds: float, when: Predicate = everything, *, times: int = -1) -> None:
         """Answer later."""
         self._rules.append(_Rule(when, times, latency_seconds=seconds))
+
+    def hold(self, when: Predicate = everything, *, times: int = -1) -> Held:
+        """Carry out nothing until told."""
+        held = Held()
+        self._rules.append(_Rule(when, times, held=held))
+        return held
 
     def fail(
         self,
@@ -102,6 +127,8 @@ class Faults:
             return
         if rule.latency_seconds:
             await asyncio.sleep(rule.latency_seconds)
+        if rule.held is not None:
+            await rule.held.wait()
         if rule.cut:
             raise Disconnect
         if rule.failure is not None:

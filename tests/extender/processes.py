@@ -21,13 +21,16 @@ class ExtenderProcess:
     def __init__(
         self, process: asyncio.subprocess.Process, ports: dict[str, int], session: aiohttp.ClientSession
     ) -> None:
+        self.sent = asyncio.Event()
+        """A call has left for the process since somebody cleared this; the process need not have read it."""
         self.process = process
         self.ports = ports
         self._session = session
 
     async def post(self, verb: str, body: object) -> tuple[int, dict[str, Any]]:
         url = f"http://127.0.0.1:{self.ports['listen']}/{verb}"
-        async with self._session.post(url, data=msgspec.json.encode(body)) as answer:
+        asking = self._session.post(url, data=msgspec.json.encode(body), trace_request_ctx=self.sent)
+        async with asking as answer:
             return answer.status, msgspec.json.decode(await answer.read())
 
     async def bind(self, pod: dict[str, Any], node: str) -> tuple[int, str]:
@@ -73,7 +76,9 @@ async def extender_process(server: ApiServer, folder: Path, name: str, *flags: s
     arguments += ["--ports-file", str(ports_file), "--namespace", "default", "--identity", name]
     arguments += ["--log-level", "warning", "--node-policy", "binpack", "--card-policy", "binpack", *flags]
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "extender", *arguments)
-    async with aiohttp.ClientSession() as session:
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_chunk_sent.append(_note_sent)
+    async with aiohttp.ClientSession(trace_configs=[tracing]) as session:
         try:
             async with asyncio.timeout(20):
                 while not ports_file.exists():  # noqa: ASYNC110  another process has no event to give us
@@ -85,3 +90,7 @@ async def extender_process(server: ApiServer, folder: Path, name: str, *flags: s
                 process.send_signal(signal.SIGCONT)
                 process.kill()
             await process.wait()
+
+
+async def _note_sent(_session: aiohttp.ClientSession, context: Any, _params: object) -> None:
+    context.trace_request_ctx.set()

@@ -107,15 +107,15 @@ async def test_killed_between_assume_and_bind_the_next_process_sees_the_truth(tm
         async with extender_process(server, tmp_path, "a", "--no-leader-elect") as doomed:
             await doomed.until_ready()
             await doomed.filter(first, "n1")
-            server.faults.delay(0.3, matching(method="POST", path="/binding"), times=1)
+            late = server.faults.hold(matching(method="POST", path="/binding"), times=1)
             attempt = asyncio.create_task(doomed.bind(first, "n1"))
-            await asyncio.sleep(0.15)
+            await late.arrived.wait()
             doomed.kill()
             with pytest.raises(Exception, match=r"disconnect|reset|Server|closed|refused"):
                 await attempt
         async with extender_process(server, tmp_path, "b", "--no-leader-elect") as heir:
             await heir.until_ready()
-            await asyncio.sleep(0.4)
+            late.let_in()
             answers = [await heir.bind(p, "n1") for p in (first, second, third)]
             bound = [node_of(server, name) for name in ("p0", "p1", "p2")]
             assert [status for status, _ in answers] == [200] * 3
@@ -136,8 +136,9 @@ async def test_a_paused_leader_that_wakes_up_binds_nothing(tmp_path: Path) -> No
             old.pause()
             await new.until_ready()
             assert await new.bind(second, "n1") == (200, "")
+            old.sent.clear()
             late = asyncio.create_task(old.bind(third, "n1"))
-            await asyncio.sleep(0.05)
+            await old.sent.wait()
             old.resume()
             status, error = await late
             assert (status == 503 or bool(error), node_of(server, "p2")) == (True, "")
