@@ -223,6 +223,9 @@ def _read_node(document: object, source: str) -> NodeInventory:
     return node
 
 
+_NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A DNS name, as Kubernetes asks."""
+
 _Complaint = tuple[str, str, str]
 """Field, problem, remedy."""
 
@@ -231,8 +234,10 @@ def _check_scalars(node: NodeInventory) -> _Complaint | None:
     cuda = re.fullmatch(r"(\d+)\.(\d)", node.cuda)
     if cuda is None or not 10 <= int(cuda[1]) <= 20:
         return "cuda", f"{node.cuda!r} is not MAJOR.MINOR", "write the driver's CUDA version, such as 13.0"
-    if not 0 < len(node.name) < 64 or not 0 < len(node.driver) < 40:
-        return "name", "name and driver must be short texts", "at most 63 and 39 characters"
+    if len(node.name) > 63 or not _NODE_NAME.fullmatch(node.name):
+        return "name", f"{node.name!r} cannot be a node's name", "at most 63 of a-z, 0-9, '-' and '.'; such as node-1"
+    if not 0 < len(node.driver) < 40:
+        return "driver", "must be a short text", "at most 39 characters"
     if node.sharing not in {"timeslice", "mps"}:
         return "sharing", f"{node.sharing!r} is unknown", "timeslice or mps"
     if node.quantum_microseconds < 1 or node.nvml.sample_period_ms < 1:

@@ -91,6 +91,14 @@ def test_refused_by_loader_and_drivers_alike(tmp_path: Path, text: str, field: s
     assert (refusal.value.field, nvml) == (field, driver_not_loaded)
 
 
+@pytest.mark.parametrize("name", ["My Node", "a_b", "-a", "", "a" * 64])
+def test_a_node_is_named_as_kubernetes_allows(name: str) -> None:
+    """The drivers do not care, but the demo and the API server would, and later."""
+    with pytest.raises(BadConfiguration) as refusal:
+        parse_nodes(f"name: '{name}'\ncards: []", "node.yaml")
+    assert refusal.value.field == "name"
+
+
 def test_a_cluster_file_is_a_list_of_nodes() -> None:
     nodes = parse_nodes("nodes: [{name: a, cards: []}, {name: b, cards: [{model: T4}]}]", "cluster.yaml")
     assert [(node.name, len(cards_of(node))) for node in nodes] == [("a", 0), ("b", 1)]
