@@ -86,14 +86,6 @@ def test_an_inventory_that_is_no_text_is_refused(tmp_path: Path) -> None:
         load_nodes(file)
 
 
-@pytest.mark.parametrize("name", ["Bad Name!", "../up", "-x", "x-", ".", "a/b"])
-def test_a_node_that_the_api_server_would_refuse_is_refused_first(tmp_path: Path, name: str) -> None:
-    file = tmp_path / "fleet.yaml"
-    file.write_text(f'name: "{name}"\ncards: []\n')
-    with pytest.raises(BadConfiguration, match="cannot name a node"):
-        run._fleet([file], tmp_path)
-
-
 @pytest.mark.parametrize(
     ("usual", "used"),
     [("/tmp", "/tmp"), ("/var/tmp", "/var/tmp"), ("/tmp/" + "x" * 60, "/tmp"), ("/my files", "/tmp"), ("/a:b", "/tmp")],

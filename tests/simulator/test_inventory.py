@@ -91,7 +91,7 @@ def test_refused_by_loader_and_drivers_alike(tmp_path: Path, text: str, field: s
     assert (refusal.value.field, nvml) == (field, driver_not_loaded)
 
 
-@pytest.mark.parametrize("name", ["My Node", "a_b", "-a", "", "a" * 64])
+@pytest.mark.parametrize("name", ["My Node", "a_b", "-a", "x-", ".", "../up", "a/b", "", "a" * 64])
 def test_a_node_is_named_as_kubernetes_allows(name: str) -> None:
     """The drivers do not care, but the demo and the API server would, and later."""
     with pytest.raises(BadConfiguration) as refusal:
