@@ -9,5 +9,6 @@
 - --scoring={{ $scheduler.scoring }}
 - --best-nodes={{ $scheduler.bestNodes }}
 - {{ ternary "--preemption" "--no-preemption" $scheduler.preemption }}
+- {{ ternary "--placement-events" "--no-placement-events" $scheduler.placementEvents }}
 - --bind-timeout-seconds={{ sub (int $scheduler.extender.httpTimeoutSeconds) 1 }}
 {{- end -}}
