@@ -92,7 +92,7 @@ class Combination:
 
     def _free(self, position: int, block: Block) -> list[int]:
         taken = apart_columns(self._view, self._shape, position)
-        cards, selection = self._view.cards, self._shape.request.selection
+        cards, selection = self._view.cards, self._shape.selection
         self._steps -= len(self._orders[position])
         return [
             column

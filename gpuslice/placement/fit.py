@@ -1,19 +1,20 @@
 """Fit one pod on one node, in plain Python. The column scan must agree with this on every node."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuslice.placement.combination import Allowance, Combination
 from gpuslice.placement.fleet import UNKNOWN_NUMA, Fleet
 from gpuslice.placement.rejection import Obstacle
+from gpuslice.placement.room import accepted, look_round, that_hold
 from gpuslice.placement.shape import Block, PodShape
 from gpuslice.placement.view import (
     Change,
     NodeView,
     apart_columns,
     obstacle,
-    open_selection,
     planning_view,
     take,
     view_of,
@@ -60,17 +61,59 @@ def fit_node(
     if fleet.unclear[row]:
         return Obstacle.UNCLEAR
     view = view_of(fleet, row, shape, changes) if changes else planning_view(fleet, row, shape)
+    if shape.is_one_slice:
+        return fit_slice(view, shape, policy)
+    return fit_blocks(view, shape, policy, afresh=partial(view_of, fleet, row, shape, changes), allowance=allowance)
+
+
+def fit_blocks(
+    view: NodeView,
+    shape: PodShape,
+    policy: "Policy",
+    *,
+    afresh: Callable[[], NodeView],
+    allowance: Allowance | None = None,
+) -> Fit | Obstacle:
+    """Choose cards for blocks of any number and kind; ``afresh`` returns the node once more, without a plan."""
     for position in range(len(shape.blocks)):
         found = choose(view, shape, position, policy)
         if isinstance(found, Obstacle):
             if not position:
                 return found
-            view = view_of(fleet, row, shape, changes)
+            view = afresh()
             if not _combine(view, shape, policy, allowance):
                 return Obstacle.COMBINATION
             break
         take(view, shape.blocks[position], found, exclusive=shape.blocks[position].exclusive or policy.idle_only)
     return Fit(tuple(view.chosen), policy.node.score(view, shape))
+
+
+def fit_slice(view: NodeView, shape: PodShape, policy: "Policy") -> Fit | Obstacle:
+    """Do what :func:`fit_blocks` does for a pod of one slice, in a third of the time: most pods are such."""
+    look_round(view)
+    block, selection = shape.blocks[0], shape.selection
+    rooms = view.firsts if selection is None else accepted(view, selection)
+    joint = policy.joint if view.facts.one_kind else None
+    if joint is None and selection is None:
+        rooms = list(enumerate(view.rooms))
+    rooms = that_hold(rooms, block, idle_only=policy.idle_only)
+    if not rooms:
+        return _one_shortage(view, shape, policy)
+    if joint is not None:
+        column, score = joint.best(view, block, rooms)
+        return Fit(((column,),), score)
+    best = _ranked(view, block, [column for column, _ in rooms], policy)[:1]
+    take(view, block, tuple(best), exclusive=block.exclusive or policy.idle_only)
+    return Fit((tuple(best),), policy.node.score(view, shape))
+
+
+def _one_shortage(view: NodeView, shape: PodShape, policy: "Policy") -> Obstacle:
+    """Return the test after which no card was left: the one that the last of them fails."""
+    columns = range(len(view.cards)) if shape.selection is not None else [column for column, _ in view.firsts]
+    found = [
+        obstacle(view.cards[column], shape.blocks[0], shape.selection, idle_only=policy.idle_only) for column in columns
+    ]
+    return max(found, default=Obstacle.TOO_FEW_CARDS)
 
 
 def _combine(view: NodeView, shape: PodShape, policy: "Policy", allowance: Allowance | None) -> bool:
@@ -88,8 +131,7 @@ def _combine(view: NodeView, shape: PodShape, policy: "Policy", allowance: Allow
 def obstacles(view: NodeView, shape: PodShape, position: int, *, idle_only: bool) -> list[Obstacle]:
     """Return what stands between each card of the node and one slice of a block."""
     block = shape.blocks[position]
-    selection = open_selection(shape.request.selection)
-    found = [obstacle(card, block, selection, idle_only=idle_only) for card in view.cards]
+    found = [obstacle(card, block, shape.selection, idle_only=idle_only) for card in view.cards]
     if block.apart:
         for column in apart_columns(view, shape, position):
             found[column] = found[column] or Obstacle.COMBINATION

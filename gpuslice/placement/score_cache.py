@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 CLASSES: Final = 256
 _ONE_BY_ONE: Final = 12
 """Up to so many rows, plain Python is quicker than columns."""
+_SLICE_BY_SLICE: Final = 32
+"""The same for pods of one slice."""
 
 
 class _Verdicts:
@@ -71,7 +73,7 @@ class ScoreCache:
 
 
 def _rescan(fleet: Fleet, found: _Verdicts, rows: Ints, shape: PodShape) -> None:
-    if len(rows) <= _ONE_BY_ONE:
+    if len(rows) <= (_SLICE_BY_SLICE if shape.is_one_slice else _ONE_BY_ONE):
         for row in rows.tolist():
             fit = fit_node(fleet, row, shape, found.policy)
             found.codes[row], found.scores[row] = (fit, 0.0) if isinstance(fit, Obstacle) else (0, fit.score)

@@ -13,8 +13,11 @@ which the kubelet passes on are the ones the plan expects.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Final
 
-from gpuslice.devices.requests import ContainerDemand, ContainerRequest, PodRequest, Role
+from gpuslice.devices.requests import CardSelection, ContainerDemand, ContainerRequest, PodRequest, Role
+
+_ANY_CARD: Final = CardSelection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,17 @@ class PodShape:
     steps: int
     cpu_milli: int = 0
     """CPU that the whole pod requests; 0 when unknown."""
+    is_one_slice: bool = field(init=False, compare=False)
+    """The pod wants one slice, once."""
+    selection: CardSelection | None = field(init=False, compare=False)
+    """Which cards it accepts; None for all."""
+
+    def __post_init__(self) -> None:
+        """Work out once what every look at a node asks for."""
+        one = len(self.blocks) == self.steps == 1 and self.blocks[0].cards == 1
+        object.__setattr__(self, "is_one_slice", one)
+        selection = self.request.selection
+        object.__setattr__(self, "selection", None if selection == _ANY_CARD else selection)
 
     @property
     def families(self) -> frozenset[str]:

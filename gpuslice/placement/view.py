@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.devices.requests import CardSelection
 from gpuslice.placement.fleet import MIXED, UNKNOWN_CPU, Fleet
@@ -11,11 +11,13 @@ from gpuslice.placement.rejection import Obstacle
 from gpuslice.placement.selection import card_accepted
 from gpuslice.placement.shape import Block, PodShape
 
+if TYPE_CHECKING:
+    from gpuslice.placement.room import Room
+
 Change = tuple[int, CardUse]
 """A use to count in (+1) or out (-1) before planning."""
 _KEPT_VIEWS: Final = 512
 """A view of 8 cards takes 5 kB."""
-_ANY_CARD: Final = CardSelection()
 
 
 @dataclass(slots=True)
@@ -96,7 +98,13 @@ class NodeView:
     moved: list[int] = field(default_factory=list)
     """Columns of ``left`` that the plan has changed since."""
     before: dict[object, Any] = field(default_factory=dict)
-    """What others remember of the node without the plan, each under a key of its own."""
+    """What rankings remember of the node without the plan, each under a key of its own."""
+    rooms: list["Room"] = field(default_factory=list)
+    """State of each card without the plan, once :mod:`gpuslice.placement.room` was asked."""
+    firsts: list[tuple[int, "Room"]] = field(default_factory=list)
+    """Columns and states of the cards, of those in the same state only the first."""
+    changed: list[int] = field(default_factory=list)
+    """Columns of the cards that have changed since."""
 
     @property
     def name(self) -> str:
@@ -171,12 +179,10 @@ def clear(view: NodeView) -> None:
 
 def _update(view: NodeView, fleet: Fleet, row: int) -> None:
     """Bring a view with an empty plan up to date: its cards are the same, but others hold shares of them."""
-    for card, slots, memory, cores, exclusive, share_mib in zip(view.cards, *_usage(fleet, row), strict=True):
-        card.used_slots = slots
-        card.used_memory = memory
-        card.used_cores = cores
-        card.exclusive = exclusive
-        card.share_mib = share_mib
+    for column, (card, usage) in enumerate(zip(view.cards, zip(*_usage(fleet, row), strict=True), strict=True)):
+        if usage != (card.used_slots, card.used_memory, card.used_cores, card.exclusive, card.share_mib):
+            card.used_slots, card.used_memory, card.used_cores, card.exclusive, card.share_mib = usage
+            view.changed.append(column)
     view.cpu_free = _cpu_free(fleet, row)
     for kept in (view.left_before, view.left, view.moved, view.before):
         kept.clear()
@@ -253,24 +259,26 @@ def _change(card: CardState, sign: int, use: CardUse) -> None:
     card.exclusive += sign * int(use.exclusive)
 
 
-def open_selection(selection: CardSelection) -> CardSelection | None:
-    """Return a selection, or None if it accepts every card."""
-    return None if selection == _ANY_CARD else selection
-
-
 def obstacle(card: CardState, block: Block, selection: CardSelection | None, *, idle_only: bool) -> Obstacle:
     """Return the first thing that keeps a card from holding one slice of a block.
 
     The order is the order of :class:`Obstacle`; the column scan tests in the same order.
     """
-    return _barred(card, block, selection) or _full(card, block, idle_only=block.exclusive or idle_only)
+    return (
+        _unwanted(card, block, selection) or barred(card) or _full(card, block, idle_only=block.exclusive or idle_only)
+    )
 
 
-def _barred(card: CardState, block: Block, selection: CardSelection | None) -> Obstacle:
+def _unwanted(card: CardState, block: Block, selection: CardSelection | None) -> Obstacle:
     if card.family != block.family:
         return Obstacle.TOO_FEW_CARDS
     if selection is not None and not card_accepted(selection, card.uuid, card.model, card.mode):
         return Obstacle.SELECTION
+    return Obstacle.NONE
+
+
+def barred(card: CardState) -> Obstacle:
+    """Return what keeps a card from holding anything new, whatever is left of it."""
     if not card.healthy:
         return Obstacle.UNHEALTHY
     if card.cordoned:

@@ -1,5 +1,9 @@
 """The column scan says what plain Python says, on every node, for every policy."""
 
+import dataclasses
+from functools import partial
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given as forall
@@ -8,12 +12,13 @@ from hypothesis import strategies as st
 
 from gpuslice.devices.inventory import Card
 from gpuslice.devices.requests import CardSelection, ContainerDemand, ContainerRequest, PodRequest, Role
-from gpuslice.placement.fit import Fit, fit_node
+from gpuslice.placement.fit import Fit, fit_blocks, fit_node, fit_slice
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.mix import Task
 from gpuslice.placement.policies.registry import NAMES, PolicyDefaults, resolve
 from gpuslice.placement.shape import PodShape, shape_of
 from gpuslice.placement.verdicts import scan_nodes
+from gpuslice.placement.view import planning_view, view_of
 from tests.placement.build import BINPACK, key, node, roles_of, run, seen
 
 pytestmark = pytest.mark.timeout(240)
@@ -48,6 +53,12 @@ def pod_requests(draw: st.DrawFn) -> PodRequest:
         ContainerDemand(f"c{at}", role, draw(any_request)) for at, role in enumerate([*roles, *[Role.APP] * apps])
     ]
     return PodRequest(tuple(demands), draw(selections))
+
+
+@st.composite
+def pods_of_one_slice(draw: st.DrawFn) -> PodRequest:
+    wanted = dataclasses.replace(draw(any_request), cards=1)
+    return PodRequest((ContainerDemand("c", Role.APP, wanted),), draw(st.one_of(st.just(CardSelection()), selections)))
 
 
 @st.composite
@@ -120,6 +131,27 @@ def test_columns_agree_with_plain_python(name: str, data: st.DataObject) -> None
     policy = resolve(shape.request, defaults, ledger.outlook)
     codes, scores = scan_nodes(ledger.fleet, np.arange(ledger.fleet.rows), shape, policy)
     assert [(int(code), float(score)) for code, score in zip(codes, scores, strict=True)] == expected
+
+
+@pytest.mark.parametrize("name", [*NAMES, *CHAINS])
+@settings(max_examples=50, deadline=None)
+@forall(data=st.data())
+def test_the_short_way_for_one_slice_agrees_with_the_way_for_all_pods(name: str, data: st.DataObject) -> None:
+    """On nodes as they come and go: each is looked at again after a pod has been placed or has ended."""
+    ledger = data.draw(clusters())
+    ledger.observer.fix(data.draw(TASKS))
+    defaults = PolicyDefaults(node=name, card=name)
+    for step in range(data.draw(st.integers(1, 3))):
+        shapes = [shape_of(data.draw(pods_of_one_slice()), data.draw(st.sampled_from((0, 2000)))) for _ in range(3)]
+        for shape, row in product(shapes, range(ledger.fleet.rows)):
+            assert shape.is_one_slice
+            policy = resolve(shape.request, defaults, ledger.outlook)
+            afresh = partial(view_of, ledger.fleet, row, shape)
+            found = fit_slice(planning_view(ledger.fleet, row, shape), shape, policy)
+            assert found == fit_blocks(afresh(), shape, policy, afresh=afresh)
+        placed = run(ledger, f"new{step}", shapes[0].request, defaults=defaults)
+        if placed is not None and data.draw(st.booleans()):
+            ledger.apply(seen(f"new{step}", placed, terminal=True))
 
 
 @pytest.mark.parametrize("name", ["binpack", "balanced", "topology-aware"])

@@ -20,6 +20,7 @@ from gpuslice.placement.columns import ratio, row_count, row_sum
 from gpuslice.placement.fleet import UNKNOWN_CPU, Bools, Ints
 from gpuslice.placement.mix import MILLI, Mix, Task
 from gpuslice.placement.outlook import Outlook, allows
+from gpuslice.placement.room import part_left
 from gpuslice.placement.scan import ENDLESS_CPU, Scan
 from gpuslice.placement.view import CardState, NodeView
 
@@ -94,24 +95,22 @@ class Meter:
         """Return the fragments of one node for each try: if the card at ``try[0]`` had ``try[1]`` left."""
         if len(set(kinds)) > 1:
             return [self.fragments([*left[:at], after, *left[at + 1 :]], kinds, cpu) for at, after in tries]
-        step = bisect_right(self._cpus, cpu)
-        table = self._lists[kinds[0]][step] if kinds else []
-        terms = [milli * table[self._levels[milli]] for milli in left]
-        all_left, all_terms = sum(left), sum(terms)
-        groups = [
-            (group, group.lists[kinds[0]][step], [milli for milli in left if milli >= group.share_milli])
-            for group in self._several
-        ]
-        found = []
-        for at, after in tries:
-            before = left[at]
-            usable = all_terms - terms[at] + after * table[self._levels[after]]
-            for group, weight, fitting in groups:
-                was, now = before >= group.share_milli, after >= group.share_milli
-                if len(fitting) - was + now >= group.cards:
-                    usable += weight * (sum(fitting) - was * before + now * after)
-            found.append(self.total * (all_left - before + after) - usable)
-        return found
+        if not tries:
+            return []
+        standing = self.standing(left, kinds[0], self.step(cpu))
+        return [standing.fragments_with(left[at], after) for at, after in tries]
+
+    def step(self, cpu: int) -> int:
+        """Return how many sizes of CPU request are served by so much free CPU."""
+        return bisect_right(self._cpus, cpu)
+
+    def standing(self, left: Sequence[int], kind: int, step: int) -> "Standing":
+        """Measure one node with cards of one kind, to try changes on; ``step`` as :meth:`step` returns it."""
+        groups = []
+        for group in self._several:
+            fitting = [milli for milli in left if milli >= group.share_milli]
+            groups.append((group.share_milli, group.cards, group.lists[kind][step], len(fitting), sum(fitting)))
+        return Standing(self.total, left, self._lists[kind][step], self._levels, groups)
 
     # -- many nodes --------------------------------------------------------------------------------------------------
 
@@ -147,6 +146,42 @@ class Meter:
         return served
 
 
+class Standing:
+    """One node with cards of one kind, added up: trying another amount on one card changes a term of each sum."""
+
+    __slots__ = ("_groups", "_levels", "_total", "_usable", "_weights", "left")
+
+    def __init__(
+        self,
+        total: int,
+        left: Sequence[int],
+        weights: Sequence[int],
+        levels: Sequence[int],
+        groups: Sequence[tuple[int, int, int, int, int]],
+    ) -> None:
+        """Add up; ``groups`` are share, cards and weight of tasks, and number and sum of the cards they fit on."""
+        self._total = total
+        self.left = sum(left)
+        self._usable = sum([milli * weights[levels[milli]] for milli in left])
+        self._weights = weights
+        self._levels = levels
+        self._groups = groups
+
+    def fragments_with(self, before: int, after: int) -> int:
+        """Return the fragments of the node if a card that has ``before`` left had ``after``."""
+        weights, levels = self._weights, self._levels
+        usable = self._usable - before * weights[levels[before]] + after * weights[levels[after]]
+        for share, cards, weight, fitting, fitting_left in self._groups:
+            was, now = before >= share, after >= share
+            if fitting - was + now >= cards:
+                usable += weight * (fitting_left - was * before + now * after)
+        return self._total * (self.left - before + after) - usable
+
+    def fragments(self) -> int:
+        """Return the fragments of the node as it is."""
+        return self.fragments_with(0, 0)
+
+
 def _usable_together(group: _Several, fitting: Sequence[tuple[int, int]], step: int) -> int:
     """Return weight times share that tasks of several cards can use of one node's cards of sufficient share."""
     if len(fitting) < group.cards:
@@ -163,9 +198,7 @@ def left_of(card: CardState, slots: int, memory: int, cores: int, *, exclusive: 
     """Return the thousandths of a card that are left, given what is used of it."""
     if exclusive or slots >= card.total_slots or not card.healthy or card.cordoned:
         return 0
-    by_memory = MILLI * (card.total_memory - memory) // card.total_memory if card.total_memory else 0
-    by_cores = MILLI * (card.total_cores - cores) // card.total_cores if card.total_cores else 0
-    return max(0, min(by_memory, by_cores))
+    return part_left(card.total_memory, card.total_memory - memory, card.total_cores, card.total_cores - cores)
 
 
 def left_before(card: CardState) -> int:

@@ -22,7 +22,8 @@ from gpuslice.placement.fleet import Bools, Floats, Ints
 from gpuslice.placement.mix import MILLI, cpu_per_card, typical
 from gpuslice.placement.outlook import MILLION, Outlook
 from gpuslice.placement.policies import fragments
-from gpuslice.placement.policies.fragments import Meter
+from gpuslice.placement.policies.fragments import Meter, Standing
+from gpuslice.placement.room import Room
 from gpuslice.placement.scan import ENDLESS_CPU, Scan
 from gpuslice.placement.shape import Block, PodShape
 from gpuslice.placement.view import CardState, NodeView
@@ -106,7 +107,7 @@ class _Before:
     """Terms of a node without the plan, in their own whole units."""
 
     fragments: int
-    stranded: int
+    left: int
     pressure: int
 
 
@@ -132,7 +133,7 @@ class NodeGradient:
         if self._tuning.rounded:
             return float(_rounded(np.array([-growth]), self._meter.total)[0])
         left = sum(after)
-        stranded = self._stranded(left, cpu_after) - before.stranded
+        stranded = self._stranded(left, cpu_after) - self._stranded(before.left, cpu)
         pressed = before.pressure - sum(self._pressure[kind] * milli for kind, milli in zip(kinds, after, strict=True))
         return self._combine((float(growth), float(stranded), float(pressed), float(left)))
 
@@ -144,10 +145,16 @@ class NodeGradient:
         left = fragments.lefts_before(view)
         found = view.before[self] = _Before(
             fragments=self._meter.fragments(left, kinds, cpu),
-            stranded=self._stranded(sum(left), cpu),
+            left=sum(left),
             pressure=sum(self._pressure[kind] * milli for kind, milli in zip(kinds, left, strict=True)),
         )
         return found
+
+    def score_with(self, kind: int, growth: int, lefts: tuple[int, int], cpus: tuple[int, int]) -> float:
+        """Return the score of a node with cards of one kind; left share and free CPU are given before and after."""
+        stranded = self._stranded(lefts[1], cpus[1]) - self._stranded(lefts[0], cpus[0])
+        pressed = self._pressure[kind] * (lefts[0] - lefts[1])
+        return self._combine((float(growth), float(stranded), float(pressed), float(lefts[1])))
 
     def scores(self, scan: Scan, shape: PodShape) -> Floats:
         """Return the score of every row."""
@@ -186,6 +193,38 @@ class NodeGradient:
         scarce = self._tuning.pressure_weight * (pressed / (MILLION * float(MILLI)))
         idle = self._tuning.idle_weight * (left / float(MILLI))
         return 0.0 - cards - starved - scarce - idle
+
+
+class JointGradient:
+    """Both rankings in one: what tells the best card says what the node is worth with the slice on it."""
+
+    def __init__(self, meter: Meter, node: NodeGradient) -> None:
+        self._meter = meter
+        self._node = node
+
+    def best(self, view: NodeView, block: Block, rooms: Sequence[tuple[int, Room]]) -> tuple[int, float]:
+        """Return the column of the card whose use makes the fewest fragments, and the node's score."""
+        cpu = fragments.free_cpu(view)
+        cpu_after = max(0, cpu - view.cpu_wanted)
+        before, after = self._standing(view, cpu), self._standing(view, cpu_after)
+        tries = [(room.left, room.left_with(block)) for _, room in rooms]
+        found = [after.fragments_with(was, now) for was, now in tries]
+        fewest = min(found)
+        at = found.index(fewest)
+        column, room = rooms[at]
+        was, now = tries[at]
+        growth, lefts = fewest - before.fragments(), (before.left, before.left - was + now)
+        return column, self._node.score_with(room.kind, growth, lefts, (cpu, cpu_after))
+
+    def _standing(self, view: NodeView, cpu: int) -> Standing:
+        """Measure a node without the plan, once for each view and amount of CPU that makes a difference."""
+        step = self._meter.step(cpu)
+        known = view.before.get((self, step))
+        if known is None:
+            left = [room.left for room in view.rooms]
+            known = view.before[self, step] = self._meter.standing(left, view.rooms[0].kind, step)
+        standing: Standing = known
+        return standing
 
 
 def _left_with(card: CardState, block: Block) -> int:

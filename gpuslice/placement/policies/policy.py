@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpuslice.placement.fleet import Bools, Floats, Ints
+from gpuslice.placement.room import Room
 from gpuslice.placement.scan import Scan
 from gpuslice.placement.shape import Block, PodShape
 from gpuslice.placement.view import NodeView
@@ -42,6 +43,17 @@ class NodeRanking(Protocol):
         ...
 
 
+class JointRanking(Protocol):
+    """Both rankings in one, for pods of one slice on nodes whose cards are of one kind. Says what they say."""
+
+    def best(self, view: NodeView, block: Block, rooms: Sequence[tuple[int, Room]]) -> tuple[int, float]:
+        """Return the column of the best of some cards, and the score of the node with the slice on it.
+
+        Cards in the same state must get the same key: only the first of them is among ``rooms``.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """How much slots, compute and memory count in the load of a card or node."""
@@ -63,5 +75,7 @@ class Policy:
     """The pod shares its cards with nobody."""
     reads_cpu: bool = False
     """Scores depend on the pod's CPU and on the mix of requests."""
+    joint: JointRanking | None = None
+    """The same rankings in one, if there is such a way."""
     affine: bool = False
     """Nodes that hold pods of the same group come first."""

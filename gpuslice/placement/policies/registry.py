@@ -9,10 +9,10 @@ from gpuslice.devices.requests import PodRequest
 from gpuslice.placement.outlook import EMPTY, Outlook
 from gpuslice.placement.policies.best_fit import CardBestFit, NodeBestFit
 from gpuslice.placement.policies.fragments import Meter
-from gpuslice.placement.policies.gradient import TUNINGS, CardGradient, NodeGradient, meter_of
+from gpuslice.placement.policies.gradient import TUNINGS, CardGradient, JointGradient, NodeGradient, meter_of
 from gpuslice.placement.policies.load import CardLoad, NodeLoad
 from gpuslice.placement.policies.numa import CardNuma, NodeNuma
-from gpuslice.placement.policies.policy import CardRanking, NodeRanking, Policy, Weights
+from gpuslice.placement.policies.policy import CardRanking, JointRanking, NodeRanking, Policy, Weights
 from gpuslice.placement.policies.wiring import CardWiring, NodeWiring
 
 EVEN: Final = Weights()
@@ -92,14 +92,24 @@ def resolve(request: PodRequest, defaults: PolicyDefaults, outlook: Outlook = EM
     )
     if cards == (FALLBACK,) and any(demand.request.cards > 1 for demand in request.containers):
         cards = (FALLBACK, "topology-aware")
+    idle_only = MUTEX in (*wished_cards, *wished_nodes)
+    rank_nodes = NODE_RANKINGS[node](setting)
     return Policy(
         name=f"{','.join(wished_nodes) or node}/{','.join(wished_cards) or cards[0]}",
-        node=NODE_RANKINGS[node](setting),
+        node=rank_nodes,
         cards=tuple(CARD_RANKINGS[name](setting) for name in cards),
-        idle_only=MUTEX in (*wished_cards, *wished_nodes),
+        joint=_joint(rank_nodes, cards, outlook) if not idle_only else None,
+        idle_only=idle_only,
         affine=AFFINE in wished_nodes,
         reads_cpu=not _READS_MIX.isdisjoint((node, *cards)),
     )
+
+
+def _joint(node: NodeRanking, cards: tuple[str, ...], outlook: Outlook) -> JointRanking | None:
+    """Return the rankings in one, where both measure fragments alike and do not round them."""
+    if not isinstance(node, NodeGradient) or cards != (node.name,) or TUNINGS[node.name].rounded:
+        return None
+    return JointGradient(_meter(node.name, outlook), node)
 
 
 def known_names(text: str) -> tuple[str, ...]:
