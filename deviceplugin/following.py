@@ -11,10 +11,10 @@ from deviceplugin.publishing import Publisher
 from deviceplugin.tenants import Tenant
 from gpuslice.cluster.client import KubeClient, Scope
 from gpuslice.cluster.config import load_cluster_config
-from gpuslice.cluster.door import open_door
 from gpuslice.cluster.events import EventRecorder, Subject
 from gpuslice.cluster.reflector import Changed, Gone, Listed, Reflector
 from gpuslice.cluster.resources import NODES, PODS
+from gpuslice.cluster.transport import Transport
 from gpuslice.devices import pods
 from gpuslice.devices.pods import Metadata, Pod
 
@@ -67,7 +67,7 @@ class Follower:
     async def run(self) -> None:
         """Follow until cancelled."""
         config = load_cluster_config(self._kubeconfig, self._context)
-        async with open_door(config, user_agent=COMPONENT, between_lines=self._node.turns.wait) as transport:
+        async with Transport(config, user_agent=COMPONENT, between_lines=self._node.turns.wait) as transport:
             client = KubeClient(transport)
             recorder = EventRecorder(client, COMPONENT, self._node.name)
             self._node.reporter.sink = Events(recorder, self._node.name)

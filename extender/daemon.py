@@ -13,7 +13,7 @@ from extender.settings import ExtenderSettings
 from extender.verbs import Verbs
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.config import load_cluster_config
-from gpuslice.cluster.door import open_door
+from gpuslice.cluster.transport import Transport
 from gpuslice.service.certificates import ServingCertificate
 from gpuslice.service.health import Health, HealthServer
 from gpuslice.service.listener import open_socket, serve_http
@@ -59,7 +59,7 @@ async def serve(settings: ExtenderSettings, stopping: asyncio.Event) -> None:
     listening = open_socket(settings.listen)
     registry, health = CollectorRegistry(), Health()
     certificate = _certificate(settings)
-    async with open_door(config, connections=settings.api_connections, user_agent=COMPONENT) as transport:
+    async with Transport(config, connections=settings.api_connections, user_agent=COMPONENT) as transport:
         extender = Extender(settings, KubeClient(transport))
         health.ready["extender"] = extender.leadership.not_ready
         host, port = settings.metrics_host, settings.metrics_port

@@ -1,7 +1,6 @@
 """A client's end of one HTTP/1.1 connection. httptools reads the answers; what they mean for the connection is here."""
 
 import asyncio
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -9,7 +8,7 @@ from typing import cast
 import httptools
 
 from gpuslice.cluster.lines import Lines
-from gpuslice.cluster.wire import BadAnswer, notice_silence
+from gpuslice.cluster.wire import BadAnswer
 
 _UNFRAMED_BYTES = 64 * 1024
 """A longer head, trailer, or beginning of a chunk is no answer."""
@@ -40,7 +39,7 @@ class Connection(asyncio.Protocol):
         """The other side has closed, or has spoken out of turn."""
         self.exchanges = 0
         self._idle_since = 0.0
-        self._transport: asyncio.Transport
+        self.transport: asyncio.Transport
         self._parser = httptools.HttpResponseParser(self)
         self._answer: asyncio.Future[Answer] = self._loop.create_future()
         self._busy = False
@@ -60,7 +59,7 @@ class Connection(asyncio.Protocol):
     def reusable(self) -> bool:
         """Whether the last exchange was completed and the other side will take another."""
         # An answer may come before the request is read to its end.
-        return self._keeps_open and not self.ended and not self._transport.get_write_buffer_size()
+        return self._keeps_open and not self.ended and not self.transport.get_write_buffer_size()
 
     @property
     def idle_seconds(self) -> float:
@@ -84,24 +83,24 @@ class Connection(asyncio.Protocol):
         self._status, self._parts = 0, []
         self._answer = self._loop.create_future()
         # Nothing is gained from waiting until it is sent: the answer is waited for anyhow.
-        self._transport.write(request)
+        self.transport.write(request)
         return await self._answer
 
     def abort(self) -> None:
         """Close at once."""
         self.ended = True
-        self._transport.abort()
+        self.transport.abort()
 
     def close(self) -> None:
         """Close in order; done when :attr:`lost` is."""
         self.ended = True
-        self._transport.close()
+        self.transport.close()
 
     # -- asyncio's callbacks -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; uvloop's is no asyncio.Transport, but does the same."""
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Read."""
@@ -153,7 +152,7 @@ class Connection(asyncio.Protocol):
         if self._parser.get_http_version() not in _VERSIONS:
             raise BadAnswer("an answer in another version of HTTP")
         if self._silence_seconds is not None and 200 <= self._status < 300:
-            self._lines = Lines(self._transport, self._silence_seconds)
+            self._lines = Lines(self.transport, self._silence_seconds)
             self._settle(Answer(self._status, self._headers, lines=self._lines))
 
     def on_body(self, data: bytes) -> None:
@@ -190,12 +189,3 @@ class Connection(asyncio.Protocol):
             self._lines.end(error)
         elif not self._answer.done():
             self._answer.set_exception(error)
-
-
-async def connect(host: str, port: int, tls: ssl.SSLContext | None, tls_name: str | None) -> Connection:
-    """Open a connection; raises OSError (which TLS errors are) where that fails."""
-    transport, connection = await asyncio.get_running_loop().create_connection(
-        Connection, host, port, ssl=tls, server_hostname=(tls_name or host) if tls is not None else None
-    )
-    notice_silence(transport.get_extra_info("socket"))
-    return connection

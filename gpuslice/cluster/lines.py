@@ -3,9 +3,32 @@
 import asyncio
 from collections import deque
 
-from gpuslice.cluster.wire import LineSplitter
+from gpuslice.cluster.wire import BadAnswer
 
-_MOST_WAITING_BYTES = 1024 * 1024
+_LINE_BYTES = 64 * 1024 * 1024
+_WAITING_BYTES = 1024 * 1024
+
+
+class LineSplitter:
+    """Splits a body that comes in pieces into lines of any length up to 64 MiB; empty lines are left out."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Give the lines that ``data`` completes.
+
+        Raises:
+            BadAnswer: a line is longer.
+        """
+        *ends, rest = data.split(b"\n")
+        if ends and self._begun:
+            ends[0] = bytes(self._begun + ends[0])
+            self._begun.clear()
+        self._begun += rest
+        if len(self._begun) > _LINE_BYTES:
+            raise BadAnswer("a line longer than 64 MiB")
+        return [line for line in ends if line]
 
 
 class Lines:
@@ -46,7 +69,7 @@ class Lines:
             return
         self._ready.extend(found)
         self._ready_bytes += sum(map(len, found))
-        if self._ready_bytes > _MOST_WAITING_BYTES and not self._paused:
+        if self._ready_bytes > _WAITING_BYTES and not self._paused:
             self._paused = True
             self._transport.pause_reading()
         self._wake()

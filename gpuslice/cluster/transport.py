@@ -1,55 +1,70 @@
-"""HTTP to the API server on aiohttp: several connections at once, proxies too.
-
-One connection would queue a burst of bindings behind each other (median 0.8 s measured), so calls share a pool; watches
-live on connections of their own and never take a slot from it.
-"""
+"""HTTP to the API server: a few connections that calls share; each watch has one of its own."""
 
 import asyncio
-import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Self
-
-import aiohttp
+from urllib.parse import quote, urlencode
 
 from gpuslice.cluster.config import ClusterConfig
-from gpuslice.cluster.errors import Unreachable, error_from_answer
-from gpuslice.cluster.wire import JSON, SILENCE_SECONDS, BadAnswer, LineSplitter, Query, notice_silence
+from gpuslice.cluster.errors import ApiError, Unreachable, error_from_answer
+from gpuslice.cluster.http1 import Answer, Connection
+from gpuslice.cluster.route import Route
+from gpuslice.cluster.wire import JSON, SILENCE_SECONDS, BadAnswer, Query
+
+_IDLE_SECONDS = 60.0
+_CONNECT_SECONDS = 10.0
+_CLOSE_SECONDS = 1.0
+_LINES_AT_ONCE = 4
+# Sent twice, these do what they do once, so that a connection found dead may be replaced.
+_IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 
 
-def _socket_with_keepalive(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Open the socket of a connection; see :func:`gpuslice.cluster.wire.notice_silence`."""
-    family, kind, protocol, *_ = address
-    created = socket.socket(family, kind, protocol)
-    if family in (socket.AF_INET, socket.AF_INET6):
-        notice_silence(created)
-    return created
+async def next_round() -> None:
+    """Give everybody else one round of the event loop."""
+    await asyncio.sleep(0)
 
 
 class Transport:
     """An open door to one API server; use it as an async context manager, from one event loop."""
 
-    def __init__(self, config: ClusterConfig, *, connections: int = 16, user_agent: str = "gpuslice") -> None:
-        self._config = config
-        self._connections = connections
-        self._agent = {"User-Agent": user_agent, "Accept": JSON}
-        self._calls: aiohttp.ClientSession | None = None
-        self._streams: aiohttp.ClientSession | None = None
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        connections: int = 4,
+        user_agent: str = "gpuslice",
+        between_lines: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Prepare; ``connections`` bounds the calls at one time, watches do not count.
+
+        What a watch brings at once is handed over a few lines at a time, with a round of the event loop for others in
+        between; with ``between_lines`` it is one line at a time, and that is awaited instead.
+
+        Raises:
+            BadConfiguration: the cluster is reached through a proxy of a kind that we do not know.
+        """
+        self._credentials = config.credentials
+        self._route = Route(config)
+        headers = {"Host": self._route.authority, "User-Agent": user_agent, "Accept": JSON, **self._route.headers}
+        self._headers = _fields(headers)
+        self._lines_at_once = _LINES_AT_ONCE if between_lines is None else 1
+        self._between_lines = between_lines or next_round
+        self._turns = asyncio.Semaphore(connections)
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
 
     async def __aenter__(self) -> Self:
-        self._calls = self._open(self._connections)
-        self._streams = self._open(0)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for session in (self._calls, self._streams):
-            if session is not None:
-                await session.close()
-
-    def _open(self, limit: int) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=limit, ssl=self._config.tls or True, keepalive_timeout=60, socket_factory=_socket_with_keepalive
-        )
-        return aiohttp.ClientSession(connector=connector, headers=self._agent, auto_decompress=True, trust_env=False)
+        self._idle.clear()
+        closing = list(self._open)
+        for connection in closing:
+            connection.close()
+        if closing:
+            await asyncio.wait([connection.lost for connection in closing], timeout=_CLOSE_SECONDS)
+        for connection in self._open:
+            connection.abort()
 
     async def request(
         self,
@@ -62,68 +77,110 @@ class Transport:
         timeout_seconds: float = 10.0,
     ) -> bytes:
         """Send one request, see :class:`gpuslice.cluster.wire.ApiTransport`."""
-        session, label = self._session(self._calls), f"{method} {path}"
-        for attempt in (1, 2):
-            headers = dict(await self._config.credentials.headers())
-            if body is not None:
-                headers["Content-Type"] = content_type
+        target, end = self._target(path, query), _end_of_request(body, content_type)
+        try:
+            async with asyncio.timeout(timeout_seconds), self._turns:
+                answer = await self._exchange(method, target, end)
+                if answer.status == 401:
+                    self._credentials.forget()
+                    answer = await self._exchange(method, target, end)
+        except (BadAnswer, OSError) as error:
+            raise _unreachable(f"{method} {path}", error, f"timed out after {timeout_seconds:g} s") from error
+        if not 200 <= answer.status < 300:
+            raise _refusal(f"{method} {path}", answer)
+        return answer.body
+
+    async def _exchange(self, method: str, target: str, end: bytes) -> Answer:
+        request = await self._beginning(method, target) + end
+        while True:
+            connection = self._take_idle() or await self._connect()
             try:
-                async with session.request(
-                    method,
-                    self._config.server + path,
-                    params=query,
-                    data=body,
-                    headers=headers,
-                    proxy=self._config.proxy,
-                    server_hostname=self._config.tls_server_name,
-                    timeout=aiohttp.ClientTimeout(total=timeout_seconds),
-                ) as answer:
-                    content = await answer.read()
-                    if answer.status == 401 and attempt == 1:
-                        self._config.credentials.forget()
-                        continue
-                    if answer.status >= 400:
-                        raise error_from_answer(label, answer.status, content, answer.headers.get("Retry-After"))
-                    return content
-            except TimeoutError as error:
-                raise Unreachable(label, f"timed out after {timeout_seconds:g} s") from error
-            except (aiohttp.ClientError, OSError) as error:
-                raise Unreachable(label, str(error) or type(error).__name__) from error
-        raise AssertionError("the second attempt returns or raises")
+                answer = await connection.ask(request)
+                if answer.status == 408 and connection.exchanges > 1:
+                    connection.abort()
+                    raise BadAnswer("the connection lay idle for too long")
+            except (BadAnswer, OSError):
+                # It lay idle, and the other side may have closed it just now.
+                if connection.exchanges == 1 or method not in _IDEMPOTENT:
+                    raise
+            else:
+                return answer
+            finally:
+                self._put_back(connection)
 
     async def stream(
         self, path: str, *, query: Query, silence_seconds: float = SILENCE_SECONDS
     ) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a watch, see :class:`gpuslice.cluster.wire.ApiTransport`."""
-        session, label = self._session(self._streams), f"WATCH {path}"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_seconds)
+        label = f"WATCH {path}"
         try:
-            async with session.get(
-                self._config.server + path,
-                params=query,
-                headers=dict(await self._config.credentials.headers()),
-                proxy=self._config.proxy,
-                server_hostname=self._config.tls_server_name,
-                timeout=timeout,
-            ) as answer:
-                if answer.status == 401:
-                    self._config.credentials.forget()
-                if answer.status >= 400:
-                    raise error_from_answer(
-                        label, answer.status, await answer.read(), answer.headers.get("Retry-After")
-                    )
-                splitter = LineSplitter()
-                async for chunk in answer.content.iter_any():
-                    for line in splitter.feed(chunk):
+            request = await self._beginning("GET", self._target(path, query)) + _end_of_request(None)
+            connection = await self._connect()
+            try:
+                async with asyncio.timeout(silence_seconds):
+                    answer = await connection.ask(request, silence_seconds=silence_seconds)
+                lines = answer.lines
+                if lines is None:
+                    if answer.status == 401:
+                        self._credentials.forget()
+                    raise _refusal(label, answer)
+                while some := await lines.take(self._lines_at_once):
+                    for line in some:
                         yield line
-                    # Nobody's call waits for a hundred changes.
-                    await asyncio.sleep(0)
-        except TimeoutError as error:
-            raise Unreachable(label, f"silent for {silence_seconds:g} s") from error
-        except (aiohttp.ClientError, OSError, BadAnswer) as error:
-            raise Unreachable(label, str(error) or type(error).__name__) from error
+                    if lines.waiting:
+                        # Nobody's call waits for a hundred changes.
+                        await self._between_lines()
+            finally:
+                connection.abort()
+        except (BadAnswer, OSError) as error:
+            raise _unreachable(label, error, f"silent for {silence_seconds:g} s") from error
 
-    def _session(self, session: aiohttp.ClientSession | None) -> aiohttp.ClientSession:
-        if session is None:
-            raise RuntimeError("open the transport first: async with Transport(…)")
-        return session
+    def _target(self, path: str, query: Query | None) -> str:
+        encoded = self._route.prefix + quote(path, safe="/:@!$&'()*+,;=~")
+        return f"{encoded}?{urlencode(query)}" if query else encoded
+
+    async def _beginning(self, method: str, target: str) -> bytes:
+        credentials = _fields(await self._credentials.headers())
+        return f"{method} {target} HTTP/1.1\r\n{self._headers}{credentials}".encode("latin-1")
+
+    def _take_idle(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.ended and connection.idle_seconds < _IDLE_SECONDS:
+                return connection
+            connection.abort()
+        return None
+
+    def _put_back(self, connection: Connection) -> None:
+        if connection.reusable:
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    async def _connect(self) -> Connection:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            connection = await self._route.connect()
+        self._open.add(connection)
+        connection.lost.add_done_callback(lambda _: self._open.discard(connection))
+        return connection
+
+
+def _fields(headers: Mapping[str, str]) -> str:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+
+def _end_of_request(body: bytes | None, content_type: str = JSON) -> bytes:
+    if body is None:
+        return b"\r\n"
+    return b"Content-Type: %b\r\nContent-Length: %d\r\n\r\n%b" % (content_type.encode("latin-1"), len(body), body)
+
+
+def _unreachable(label: str, error: BadAnswer | OSError, on_timeout: str) -> Unreachable:
+    return Unreachable(label, on_timeout if isinstance(error, TimeoutError) else str(error) or type(error).__name__)
+
+
+def _refusal(label: str, answer: Answer) -> ApiError:
+    retry_after = answer.headers.get(b"retry-after")
+    return error_from_answer(
+        label, answer.status, answer.body, None if retry_after is None else retry_after.decode("latin-1")
+    )

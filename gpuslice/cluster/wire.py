@@ -11,7 +11,6 @@ JSON = "application/json"
 
 SILENCE_SECONDS = 90.0
 """A watch without a single byte for this long is taken for dead: the API server sends a bookmark every minute."""
-MAX_LINE_BYTES = 64 * 1024 * 1024
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 Query = Mapping[str, str]
 
@@ -23,8 +22,7 @@ class BadAnswer(Exception):
 class ApiTransport(Protocol):
     """An open door to one API server, an async context manager.
 
-    There are two (see :mod:`gpuslice.cluster.door`): :class:`gpuslice.cluster.transport.Transport`, on aiohttp, and
-    :class:`gpuslice.cluster.lean.LeanTransport`.
+    :class:`gpuslice.cluster.transport.Transport` is one; tests put others in front of it.
     """
 
     async def __aenter__(self) -> Self:
@@ -66,25 +64,3 @@ def notice_silence(opened: socket.socket) -> None:
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:
         opened.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-class LineSplitter:
-    """Splits a body that comes in pieces into lines of any length up to 64 MiB; empty lines are left out."""
-
-    def __init__(self) -> None:
-        self._begun = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Give the lines that ``data`` completes.
-
-        Raises:
-            BadAnswer: a line is longer.
-        """
-        *ends, rest = data.split(b"\n")
-        if ends and self._begun:
-            ends[0] = bytes(self._begun + ends[0])
-            self._begun.clear()
-        self._begun += rest
-        if len(self._begun) > MAX_LINE_BYTES:
-            raise BadAnswer("a line longer than 64 MiB")
-        return [line for line in ends if line]

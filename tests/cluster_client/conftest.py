@@ -4,7 +4,6 @@ import pytest
 
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.config import load_cluster_config
-from gpuslice.cluster.lean import LeanTransport
 from gpuslice.cluster.transport import Transport
 from simulator.apiserver.server import ApiServer, Options, running
 
@@ -20,7 +19,7 @@ async def server() -> AsyncIterator[ApiServer]:
         yield started
 
 
-@pytest.fixture(params=[Transport, LeanTransport], ids=["aiohttp", "lean"])
-async def client(server: ApiServer, request: pytest.FixtureRequest) -> AsyncIterator[KubeClient]:
-    async with request.param(load_cluster_config(server.kubeconfig())) as transport:
+@pytest.fixture
+async def client(server: ApiServer) -> AsyncIterator[KubeClient]:
+    async with Transport(load_cluster_config(server.kubeconfig())) as transport:
         yield KubeClient(transport)

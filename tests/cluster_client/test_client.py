@@ -7,7 +7,6 @@ import pytest
 from gpuslice.cluster.client import KubeClient, Scope
 from gpuslice.cluster.config import load_cluster_config
 from gpuslice.cluster.errors import ApiError, Conflict, NotFound, Throttled, Unreachable
-from gpuslice.cluster.lean import LeanTransport
 from gpuslice.cluster.resources import NODES, PODS
 from gpuslice.cluster.transport import Transport
 from gpuslice.devices.pods import Node, Pod
@@ -108,17 +107,14 @@ async def test_a_slow_answer_is_given_up(client: KubeClient, server: ApiServer) 
         await client.transport.request("GET", "/api/v1/nodes", timeout_seconds=0.05)
 
 
-@pytest.mark.parametrize("kind", [Transport, LeanTransport], ids=["aiohttp", "lean"])
-async def test_over_tls_only_a_known_authority_is_believed(
-    kind: type[Transport] | type[LeanTransport], tmp_path: Path
-) -> None:
+async def test_over_tls_only_a_known_authority_is_believed(tmp_path: Path) -> None:
     async with running(Options(seed=1, tls=True, data=tmp_path)) as server:
         config = load_cluster_config(server.kubeconfig())
         await server.create(pod("a"))
-        async with kind(config) as transport:
+        async with Transport(config) as transport:
             client = KubeClient(transport)
             found = [(await client.get(PODS, "a", Pod, namespace="default")).metadata.name for _ in range(3)]
-        async with kind(replace(config, tls=ssl.create_default_context())) as transport:
+        async with Transport(replace(config, tls=ssl.create_default_context())) as transport:
             with pytest.raises(Unreachable, match="certificate"):
                 await transport.request("GET", "/api/v1/nodes")
     assert found == ["a", "a", "a"]

@@ -17,7 +17,7 @@ from extender.routes import build_app
 from extender.settings import ExtenderSettings
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.config import load_cluster_config
-from gpuslice.cluster.lean import LeanTransport
+from gpuslice.cluster.transport import Transport
 from gpuslice.placement.ledger import Ledger
 from gpuslice.service.listener import open_socket, serve_http
 from gpuslice.service.process import until_stopped
@@ -75,7 +75,7 @@ async def standing(server: ApiServer, **settings: Any) -> AsyncIterator[Stand]:
     base = ExtenderSettings(leader_elect=False, namespace="default", node_policy="binpack", card_policy="binpack")
     chosen = dataclasses.replace(base, **settings)
     stopping = asyncio.Event()
-    async with LeanTransport(load_cluster_config(server.kubeconfig())) as transport, aiohttp.ClientSession() as session:
+    async with Transport(load_cluster_config(server.kubeconfig())) as transport, aiohttp.ClientSession() as session:
         extender = Extender(chosen, KubeClient(transport))
         listening = open_socket("127.0.0.1:0")
         started = asyncio.Event()

@@ -19,7 +19,7 @@ from extender.settings import ExtenderSettings
 from extender.verbs import Verbs
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.config import load_cluster_config
-from gpuslice.cluster.lean import LeanTransport
+from gpuslice.cluster.transport import Transport
 from gpuslice.cluster.wire import ApiTransport
 from simulator.apiserver import Options, User, deletion
 from simulator.apiserver.server import ApiServer, running
@@ -53,7 +53,7 @@ class Replica:
 class _Stallable:
     """A transport whose answers a stopped process does not get to see before it goes on."""
 
-    def __init__(self, inner: LeanTransport, stall: virtual.Stall) -> None:
+    def __init__(self, inner: Transport, stall: virtual.Stall) -> None:
         self._inner = inner
         self._stall = stall
 
@@ -94,7 +94,7 @@ class World:
         stall = virtual.Stall()
         config = load_cluster_config(self.server.kubeconfig(User(f"{name}-token", name, ("system:masters",))))
         timing = virtual.timing(random.Random(self.draw.random()), stall)
-        inner = LeanTransport(config, connections=16)
+        inner = Transport(config, connections=16)
         transport: ApiTransport = _Stallable(inner, stall)
         client = KubeClient(await self._stack.enter_async_context(transport))
         chosen = dataclasses.replace(SETTINGS, identity=name, **settings)

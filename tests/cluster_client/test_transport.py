@@ -1,4 +1,4 @@
-"""The small transport against servers that follow a script: what HTTP/1.1 allows, and what it does not."""
+"""The transport against servers that follow a script: what HTTP/1.1 allows, and what it does not."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,12 +9,16 @@ import pytest
 from gpuslice.cluster.config import ClusterConfig
 from gpuslice.cluster.credentials import FixedHeaders
 from gpuslice.cluster.errors import ApiError, Unreachable
-from gpuslice.cluster.lean import LeanTransport
-from gpuslice.devices.errors import BadConfiguration
+from gpuslice.cluster.transport import Transport
 
 pytestmark = pytest.mark.anyio
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
 
 
 class Script:
@@ -56,12 +60,12 @@ class Renewed(FixedHeaders):
 
 
 @asynccontextmanager
-async def talking(*answers: bytes) -> AsyncIterator[tuple[LeanTransport, Script]]:
+async def talking(*answers: bytes) -> AsyncIterator[tuple[Transport, Script]]:
     script = Script(answers)
     server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server:
-        async with LeanTransport(ClusterConfig(f"http://127.0.0.1:{port}/prefix", Renewed())) as transport:
+        async with Transport(ClusterConfig(f"http://127.0.0.1:{port}/prefix", Renewed())) as transport:
             yield transport, script
         # Our end is closed; let the script's end see it.
         if script.connections:
@@ -183,8 +187,3 @@ async def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
     async with talking(b"HTTP/1.1 200 OK\r\n") as (transport, _):
         with pytest.raises(Unreachable, match=r"timed out after 0\.05 s"):
             await transport.request("GET", "/a", timeout_seconds=0.05)
-
-
-def test_a_proxy_is_left_to_the_other_transport() -> None:
-    with pytest.raises(BadConfiguration, match="proxy-url"):
-        LeanTransport(ClusterConfig("https://a", FixedHeaders(), proxy="http://b"))
