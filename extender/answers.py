@@ -56,20 +56,24 @@ class NodeNames:
 
 def answer_filter(names: NodeNames, decision: Decision, *, at_most: int | None) -> bytes:
     """Write an ExtenderFilterResult: every node that fits, or the best ``at_most``, and a reason for each other."""
-    codes, rows = decision.codes, decision.rows
+    codes, rows, fitting = decision.codes, decision.rows, decision.fitting
+    known = bool((rows >= 0).all())
     if at_most is not None and decision.fits_anywhere:
         offered = msgspec.json.encode(decision.best(at_most))
-    elif (rows >= 0).all():
-        offered = names.table().name_list(rows[codes == 0])
+    elif known:
+        offered = names.table().name_list(rows.take(fitting))
     else:
         offered = msgspec.json.encode(decision.feasible)
-    if not codes.any():
+    if len(fitting) == len(codes):
         return filter_answer(offered, b"")
-    if not (rows >= 0).all():
+    if not known:
         return filter_answer(offered, msgspec.json.encode(decision.refused())[1:-1])
     table = names.table()
-    kinds = np.flatnonzero(np.bincount(codes)[1:]) + 1
-    parts = [table.reasons(rows[codes == code], TEXTS[Obstacle(code)]) for code in kinds.tolist()]
+    refused = codes.nonzero()[0]
+    reasons = codes.take(refused)
+    rows = rows.take(refused)
+    kinds = np.bincount(reasons).nonzero()[0].tolist()
+    parts = [table.reasons(rows[reasons == code], TEXTS[Obstacle(code)]) for code in kinds]
     return filter_answer(offered, b",".join(parts))
 
 
@@ -82,10 +86,9 @@ def answer_prioritize(names: NodeNames, decision: Decision, layout: int, asked: 
         layout: Layout of the fleet when they were given.
         asked: The names that kube-scheduler sends now: those that fitted, less what other extenders refused.
     """
-    fits = decision.codes == 0
-    count = int(fits.sum())
+    count = len(decision.fitting)
     if count and _count(asked) == count and names.table().layout == layout and (decision.rows >= 0).all():
-        return names.table().priorities(decision.rows[fits], decision.priorities()[fits])
+        return names.table().priorities(decision.rows.take(decision.fitting), decision.priorities())
     wanted = names_decoder.decode(asked)
     scores = prioritize(decision, wanted)
     return msgspec.json.encode([{"Host": name, "Score": score} for name, score in scores.items()])

@@ -226,7 +226,7 @@ class Engine:
             self.apply(_refused(dossier))
             self.surroundings.notice(Refusal(dossier, decision))
         else:
-            alone = self.terms.offer_at_most is None or len(decision.best(2)) == 1
+            alone = self.terms.offer_at_most is None or len(decision.top) == 1
             self.surroundings.notice(Acceptance(dossier, str(decision.names[best]) if alone else ""))
         return decision
 

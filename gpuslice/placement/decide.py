@@ -1,7 +1,7 @@
 """The questions of a scheduling cycle: which nodes, how good, and which slices exactly."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Final
 
@@ -81,8 +81,18 @@ class Decision:
     """Obstacle of each candidate; 0 where the pod fits."""
     scores: Floats
     """Higher is better; 0 where the pod does not fit."""
-    ranks: Ints
-    """Tie-break: lower is better."""
+    rank_of_row: npt.NDArray[np.int32]
+    """Tie-break by row of the fleet: lower is better."""
+    fitting: Ints = field(init=False)
+    """Positions of the candidates that fit."""
+    top: Ints = field(init=False)
+    """Those of them that share the best score."""
+
+    def __post_init__(self) -> None:
+        """Work out once what the answers to kube-scheduler are cut from."""
+        fitting = (self.codes == 0).nonzero()[0]
+        object.__setattr__(self, "fitting", fitting)
+        object.__setattr__(self, "top", fitting[_best_of(self.scores.take(fitting))])
 
     @property
     def names(self) -> Names:
@@ -92,15 +102,23 @@ class Decision:
         return np.array([self.ledger_names[row] if row >= 0 else "" for row in self.rows.tolist()], dtype=object)
 
     @property
+    def ranks(self) -> Ints:
+        """Tie-break of each candidate: lower is better; 0 for a node that the ledger does not know."""
+        ranks: Ints = np.zeros(len(self.rows), dtype=np.int64)
+        known = self.rows >= 0
+        ranks[known] = self.rank_of_row[self.rows[known]]
+        return ranks
+
+    @property
     def feasible(self) -> list[str]:
         """Names of the nodes that fit, in the order asked."""
-        names: list[str] = self.names[self.codes == 0].tolist()
+        names: list[str] = self.names[self.fitting].tolist()
         return names
 
     @property
     def fits_anywhere(self) -> bool:
         """Whether any node fits."""
-        return bool((self.codes == 0).any())
+        return len(self.fitting) > 0
 
     def refused(self) -> dict[str, str]:
         """Return the constant reason of every node that does not fit."""
@@ -113,34 +131,38 @@ class Decision:
         numbers = np.bincount(self.codes, minlength=len(Obstacle))
         return {TEXTS[o]: int(numbers[o]) for o in Obstacle if o is not Obstacle.NONE and numbers[o]}
 
-    def order(self) -> Ints:
-        """Return positions of the candidates that fit, best first, ties by name."""
-        at = np.flatnonzero(self.codes == 0)
-        order: Ints = at[np.lexsort((self.ranks[at], -self.scores[at]))]
-        return order
-
     def best_position(self) -> int:
         """Return the position of the best candidate, or -1 if none fits."""
-        return _best_position(self.codes, self.scores, self.ranks)
+        return self._lowest_ranks(1).item(0) if len(self.top) else -1
 
     def priorities(self) -> Codes:
-        """Return scores 0..10 for kube-scheduler, for every candidate; those that do not fit have 0.
+        """Return scores 0..10 for kube-scheduler, for the candidates of ``fitting``.
 
         The best node alone has 10, the others 0..9 by their scores: kube-scheduler breaks ties at random, and that
         nobody ties with the best keeps the decision ours.
         """
-        return priorities_of(self.codes, self.scores, self.ranks)
+        best = self.fitting.searchsorted(self.best_position())
+        return priorities_of(self.scores.take(self.fitting), int(best))
 
     def ranking(self) -> list[tuple[str, float]]:
         """Return the nodes that fit with their scores, best first, ties by name."""
-        order = self.order()
+        order = self.fitting[np.lexsort((self.ranks[self.fitting], -self.scores[self.fitting]))]
         return list(zip(self.names[order].tolist(), self.scores[order].tolist(), strict=True))
 
     def best(self, at_most: int = 1) -> list[str]:
         """Return the best nodes, best first: the first alone, or all that share its score, up to ``at_most``."""
-        order = self.order()[:at_most]
-        names: list[str] = self.names[order[self.scores[order] == self.scores[order[:1]]]].tolist()
+        names: list[str] = self.names[self._lowest_ranks(at_most)].tolist()
         return names
+
+    def _lowest_ranks(self, at_most: int) -> Ints:
+        """Return the first of the best, by rank."""
+        top = self.top
+        if len(top) < 2:
+            return top
+        ranks = self.rank_of_row.take(self.rows.take(top))
+        order = ranks.argmin(axis=0, keepdims=True) if at_most == 1 else ranks.argsort()[:at_most]
+        first: Ints = top.take(order)
+        return first
 
 
 def filter_nodes(
@@ -152,32 +174,34 @@ def filter_nodes(
 ) -> Decision:
     """Judge every candidate node for a pod, by name. Changes nothing but caches."""
     candidates = nodes.fresh(ledger) if isinstance(nodes, Candidates) else Candidates(ledger, nodes)
-    decision = filter_rows(ledger, request, candidates.rows, defaults, asker)
-    return replace(decision, given_names=candidates.names)
+    return filter_rows(ledger, request, candidates.rows, defaults, asker, names=candidates.names)
 
 
 def filter_rows(
-    ledger: Ledger, request: PodRequest, rows: Ints, defaults: PolicyDefaults, asker: Asker = NOBODY
+    ledger: Ledger,
+    request: PodRequest,
+    rows: Ints,
+    defaults: PolicyDefaults,
+    asker: Asker = NOBODY,
+    *,
+    names: Names | None = None,
 ) -> Decision:
     """Judge every candidate node for a pod, by row. Rows are valid as long as ``ledger.fleet.layout`` stays."""
     shape = shape_of(request, asker.cpu_milli)
     policy = resolve(request, defaults, ledger.outlook)
     fleet = ledger.fleet
     known = rows >= 0
-    if known.all():
+    if np.count_nonzero(known) == len(rows):
         codes, scores = ledger.scores.verdicts(fleet, rows, shape, policy)
-        ranks = fleet.rank[rows].astype(np.int64)
     else:
         codes = np.full(len(rows), Obstacle.UNKNOWN_NODE, dtype=np.uint8)
         scores = np.zeros(len(rows), dtype=np.float64)
-        ranks = np.zeros(len(rows), dtype=np.int64)
         codes[known], scores[known] = ledger.scores.verdicts(fleet, rows[known], shape, policy)
-        ranks[known] = fleet.rank[rows[known]]
-    decision = Decision(request, policy.name, rows, fleet.names, None, codes, scores, ranks)
-    _judge_own(ledger, asker, shape, policy, decision)
+    verdicts = _Verdicts(rows, codes, scores)
+    _judge_own(ledger, asker, shape, policy, verdicts)
     if policy.affine and asker.group:
-        _add_affinity(ledger, asker.group, decision)
-    return decision
+        _add_affinity(ledger, asker.group, verdicts)
+    return Decision(request, policy.name, rows, fleet.names, names, codes, scores, fleet.rank)
 
 
 def prioritize(decision: Decision, names: Sequence[str] | None = None) -> dict[str, int]:
@@ -190,29 +214,24 @@ def prioritize(decision: Decision, names: Sequence[str] | None = None) -> dict[s
     if names is not None:
         kept = np.isin(decision.names.astype(str), list(names))
         decision = replace(decision, codes=np.where(kept, decision.codes, np.uint8(Obstacle.UNKNOWN_NODE)))
-    fits = decision.codes == 0
-    return dict(zip(decision.names[fits].tolist(), decision.priorities()[fits].tolist(), strict=True))
+    return dict(zip(decision.feasible, decision.priorities().tolist(), strict=True))
 
 
-def priorities_of(codes: Codes, scores: npt.NDArray[np.floating], ranks: Ints) -> Codes:
-    """Return scores 0..10 of all candidates, given their obstacles, raw scores and tie-breaks."""
-    priorities = np.zeros(len(codes), dtype=np.uint8)
-    fits = codes == 0
-    if fits.any():
-        raw = scores[fits]
-        low, span = raw.min(), raw.max() - raw.min()
-        rest = BEST_SCORE - 1
-        priorities[fits] = rest * ((raw - low) / span) if span else rest
-        priorities[_best_position(codes, scores, ranks)] = BEST_SCORE
+def _best_of(scores: Floats) -> Ints:
+    """Return the positions of the best scores. Finding one of them and then its equals is quicker than ``max()``."""
+    best: Ints = (scores == scores[scores.argmax()]).nonzero()[0] if len(scores) else np.zeros(0, dtype=np.int64)
+    return best
+
+
+def priorities_of(scores: npt.NDArray[np.floating], best: int) -> Codes:
+    """Return scores 0..10 of candidates that all fit, given their raw scores and the position of the best."""
+    if not len(scores):
+        return np.zeros(0, dtype=np.uint8)
+    low, rest = scores[scores.argmin()], BEST_SCORE - 1
+    span = scores[best] - low
+    priorities = (rest * ((scores - low) / span)).astype(np.uint8) if span else np.full(len(scores), rest, np.uint8)
+    priorities[best] = BEST_SCORE
     return priorities
-
-
-def _best_position(codes: Codes, scores: npt.NDArray[np.floating], ranks: Ints) -> int:
-    fits = codes == 0
-    if not fits.any():
-        return -1
-    top = np.flatnonzero(fits & (scores == scores[fits].max()))
-    return int(top[ranks[top].argmin()])
 
 
 def place(
@@ -292,25 +311,34 @@ class _Allocator:
         return number
 
 
-def _judge_own(ledger: Ledger, asker: Asker, shape: PodShape, policy: Policy, decision: Decision) -> None:
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    """The arrays of a decision, while they are being filled in."""
+
+    rows: Ints
+    codes: Codes
+    scores: Floats
+
+
+def _judge_own(ledger: Ledger, asker: Asker, shape: PodShape, policy: Policy, verdicts: _Verdicts) -> None:
     """Judge anew the one node on which the asker has a share already: it must not stand in its own way."""
     kept = _own_share(ledger, asker.uid)
     if kept is None:
         return
     node = kept.allocation.node
     row = ledger.fleet.row_of.get(node, -1)
-    for at in np.flatnonzero((decision.rows == row) & (row >= 0)).tolist():
+    for at in np.flatnonzero((verdicts.rows == row) & (row >= 0)).tolist():
         fit = fit_node(ledger.fleet, row, shape, policy, kept_for(ledger, asker.uid, node))
-        decision.codes[at] = fit if isinstance(fit, Obstacle) else 0
-        decision.scores[at] = 0.0 if isinstance(fit, Obstacle) else fit.score
+        verdicts.codes[at] = fit if isinstance(fit, Obstacle) else 0
+        verdicts.scores[at] = 0.0 if isinstance(fit, Obstacle) else fit.score
 
 
-def _add_affinity(ledger: Ledger, group: str, decision: Decision) -> None:
+def _add_affinity(ledger: Ledger, group: str, verdicts: _Verdicts) -> None:
     """Prefer nodes, and then domains, that hold pods of the same group."""
-    fleet, rows = ledger.fleet, decision.rows
-    fits = decision.codes == 0
+    fleet, rows = ledger.fleet, verdicts.rows
+    fits = verdicts.codes == 0
     members = {fleet.row_of[node]: count for node, count in ledger.group_nodes(group).items() if node in fleet.row_of}
     domains = {int(fleet.domain[row]) for row in members} - {0}
-    decision.scores[np.isin(fleet.domain[rows], list(domains)) & (rows >= 0) & fits] += _SAME_DOMAIN
+    verdicts.scores[np.isin(fleet.domain[rows], list(domains)) & (rows >= 0) & fits] += _SAME_DOMAIN
     for row, count in members.items():
-        decision.scores[(rows == row) & fits] += _SAME_NODE * count
+        verdicts.scores[(rows == row) & fits] += _SAME_NODE * count

@@ -155,22 +155,24 @@ def as_object(record: Record) -> dict[str, Any]:
 
     ``score`` is 0..10 as kube-scheduler gets it, ``raw`` the policy's own figure.
     """
-    fits = record.codes == 0
+    fitting = np.flatnonzero(record.codes == 0)
     order = np.lexsort((np.arange(len(record.codes)), -record.scores, record.codes))[:_MAX_LISTED]
     counts = np.bincount(record.codes, minlength=len(Obstacle))
-    priorities = priorities_of(record.codes, record.scores, np.arange(len(record.codes)))
+    scores = record.scores[fitting]
+    best = int(scores.argmax()) if len(scores) else -1
+    priorities = dict(zip(fitting.tolist(), priorities_of(scores, best).tolist(), strict=True))
     return {
         "pod": str(record.key),
         "uid": record.key.uid,
         "at": record.at,
         "policy": record.policy,
-        "nodes": {"considered": len(record.codes), "feasible": int(fits.sum())},
+        "nodes": {"considered": len(record.codes), "feasible": len(fitting)},
         "refused": {TEXTS[o]: int(counts[o]) for o in Obstacle if o is not Obstacle.NONE and counts[o]},
         "chosen": record.node or None,
         "allocation": None if record.allocation is None else _allocation(record.allocation),
         "verdicts": [
-            {"node": str(record.names[at]), "score": int(priorities[at]), "raw": float(record.scores[at])}
-            if record.codes[at] == 0
+            {"node": str(record.names[at]), "score": priorities[at], "raw": float(record.scores[at])}
+            if at in priorities
             else {"node": str(record.names[at]), "reason": TEXTS[Obstacle(int(record.codes[at]))]}
             for at in order.tolist()
         ],

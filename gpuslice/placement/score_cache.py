@@ -54,10 +54,10 @@ class ScoreCache:
         """Return obstacle and score of some rows (all of them known to the fleet), up to date."""
         found = self._class(shape, policy)
         found.grow(fleet.rows)
-        stale = rows[found.versions[rows] < fleet.version[rows]]
+        stale = (found.versions.take(rows) < fleet.version.take(rows)).nonzero()[0]
         if len(stale):
-            _rescan(fleet, found, stale, shape)
-        return found.codes[rows], found.scores[rows]
+            _rescan(fleet, found, rows.take(stale), shape)
+        return found.codes.take(rows), found.scores.take(rows)
 
     def _class(self, shape: PodShape, policy: "Policy") -> _Verdicts:
         # A policy is made once for each outlook and lives as long as its classes: its identity stands for all of it.
