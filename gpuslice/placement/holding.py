@@ -4,7 +4,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from gpuslice.devices.allocation import PodAllocation, SliceShare
-from gpuslice.devices.inventory import card_of_slice, number_of_slice
+from gpuslice.devices.inventory import SLICE_SEPARATOR, card_of_slice, number_of_slice
 from gpuslice.devices.requests import Role
 from gpuslice.devices.traits import PLAIN, PodTraits
 from gpuslice.placement.events import PodKey, Roles
@@ -90,6 +90,22 @@ def uses_of(allocation: PodAllocation, roles: Roles, *, init_done: bool) -> tupl
         roles: Roles of the pod's init containers in pod order.
         init_done: Whether all regular init containers have ended.
     """
+    if len(allocation.containers) == 1 and not (roles and init_done):
+        (shares,) = allocation.containers.values()
+        if len(shares) == 1:
+            return (_only_use(shares[0]),)
+    return add_up(allocation, roles, init_done=init_done)
+
+
+def _only_use(share: SliceShare) -> CardUse:
+    """Return what :func:`add_up` finds for one share that counts: most pods have just that, and are booked often."""
+    uuid, _, number = share.slice.rpartition(SLICE_SEPARATOR)
+    memory, cores = (max(0, min(amount, MAX_AMOUNT)) for amount in (share.memory_mib, share.core_percent))
+    return CardUse(uuid, 1 << min(int(number), MAX_SLICES), memory, cores, share.exclusive, share.family, memory)
+
+
+def add_up(allocation: PodAllocation, roles: Roles, *, init_done: bool) -> tuple[CardUse, ...]:
+    """Return the uses of a pod with any number of shares; see :func:`uses_of`."""
     cards: dict[str, _Tally] = {}
     for _, share in allocation.shares():
         uuid = card_of_slice(share.slice)

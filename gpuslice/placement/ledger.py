@@ -250,7 +250,11 @@ class Ledger:
         holding.created_at = event.created_at
         holding.traits = event.traits
         self._refuse_overcommitment(holding)
-        self._replace(holding, event.models)
+        self._book(holding)
+        self._learn(holding, event.models)
+        if self.conflicts:
+            # The share was free, so it makes no conflict, but its card may have one that names all its pods.
+            self._judge_node(holding.node)
         self._set_group(holding, event.group)
 
     def _refuse_overcommitment(self, holding: Holding) -> None:
@@ -260,9 +264,9 @@ class Ledger:
             audit.Overcommitted: It is not. Nothing is booked.
         """
         self._release(holding.key.uid)
-        uses = uses_of(holding.allocation, holding.roles, init_done=False)
+        holding.uses = uses_of(holding.allocation, holding.roles, init_done=False)
         book = self.book(holding.node)
-        for use in uses:
+        for use in holding.uses:
             problem = audit.shortage(self.fleet, book, use) if book is not None else "the node is unknown"
             if problem:
                 raise audit.Overcommitted(holding.node, use.uuid, problem)
@@ -365,20 +369,24 @@ class Ledger:
             self.books.leave(old)
             self._grown.add(old.node)
         holding.uses = uses_of(holding.allocation, holding.roles, init_done=holding.init_done)
-        self.holdings[uid] = holding
-        self._count_usage(holding, +1)
-        self.books.enter(holding)
+        self._book(holding)
         if old is not None:
             self._judge_node(old.node)
         else:
             self._learn(holding, models)
         self._judge_node(holding.node)
 
+    def _book(self, holding: Holding) -> None:
+        self.holdings[holding.key.uid] = holding
+        self._count_usage(holding, +1)
+        self.books.enter(holding)
+
     def _learn(self, holding: Holding, models: tuple[str, ...]) -> None:
         """Count the pod in the mix of requests."""
         book = self.books.nodes[holding.node]
         if book.row >= 0 and holding.allocation.containers:
-            memory = dict(zip(self.fleet.uuids(book.row), self.fleet.total_memory[book.row].tolist(), strict=False))
+            totals = self.fleet.total_memory
+            memory = {use.uuid: totals.item(book.row, at) for at, use in self.books.present(book, holding.uses)}
             self.observer.see(task_of(holding.allocation, memory, holding.cpu_milli, models))
 
     def _release(self, uid: str) -> None:
@@ -389,7 +397,9 @@ class Ledger:
         self._count_usage(holding, -1)
         self.books.leave(holding)
         self._grown.add(holding.node)
-        self._judge_node(holding.node)
+        if self.conflicts:
+            # Nothing that ends makes a conflict.
+            self._judge_node(holding.node)
         self._victim_ended(uid)
 
     def _count_usage(self, holding: Holding, sign: int) -> None:

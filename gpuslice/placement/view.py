@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Change = tuple[int, CardUse]
 """A use to count in (+1) or out (-1) before planning."""
-_KEPT_VIEWS: Final = 512
+_KEPT_VIEWS: Final = 2_048
 """A view of 8 cards takes 5 kB."""
 
 
@@ -149,7 +149,7 @@ def planning_view(fleet: Fleet, row: int, shape: PodShape) -> NodeView:
     known = kept.get(row)
     if known is None:
         if len(kept) >= _KEPT_VIEWS:
-            kept.clear()
+            del kept[next(iter(kept))]
         view = view_of(fleet, row, shape)
         kept[row] = (version, view)
         return view

@@ -27,7 +27,7 @@ BOUNDED = {
     "extender.engine.ledger.scores._known": 256,
     "extender.engine.ledger.observer._counts": 4096,
     "extender.engine.ledger.observer._outlook.counts": 4096,
-    "extender.engine.ledger.fleet.views": 512,
+    "extender.engine.ledger.fleet.views": 2048,
     "extender.engine._names._lists": 8,
     "extender.engine._simulation._templates": 64,
     "extender.engine._verdicts": 32,

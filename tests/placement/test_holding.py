@@ -2,9 +2,13 @@
 
 import time
 
+from hypothesis import given as forall
+from hypothesis import strategies as st
+
 from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.requests import Role
-from gpuslice.placement.holding import CardUse, uses_of
+from gpuslice.placement.events import Roles
+from gpuslice.placement.holding import CardUse, add_up, uses_of
 from tests.placement.build import given, share
 
 
@@ -23,6 +27,23 @@ def test_steps_count_by_their_maximum_and_slices_stay() -> None:
         CardUse("GPU-b", 0b10000, 700, 0, exclusive=True, share_mib=700),
     )
     assert uses_of(allocation, roles, init_done=True)[0][2:4] == (1500, 30)
+
+
+ROLES = st.sampled_from(((), (("main", Role.INIT),), (("main", Role.SIDECAR),), (("other", Role.INIT),)))
+
+
+@forall(
+    slices=st.lists(st.sampled_from(("GPU-a::0", "GPU-a::9", "GPU-b::5000")), max_size=2, unique=True),
+    amounts=st.tuples(st.sampled_from((-1, 0, 700, 2**40)), st.sampled_from((0, 30, 2**40))),
+    exclusive=st.booleans(),
+    roles=ROLES,
+    init_done=st.booleans(),
+)
+def test_a_pod_of_one_share_is_added_up_like_any_other(
+    slices: list[str], amounts: tuple[int, int], *, exclusive: bool, roles: Roles, init_done: bool
+) -> None:
+    allocation = given("n1", *(share(name, *amounts, exclusive=exclusive) for name in slices))
+    assert uses_of(allocation, roles, init_done=init_done) == add_up(allocation, roles, init_done=init_done)
 
 
 def test_the_work_grows_with_the_number_of_shares_and_not_with_its_square() -> None:
