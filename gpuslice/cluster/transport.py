@@ -158,8 +158,11 @@ class Transport:
             connection.abort()
 
     async def _connect(self) -> Connection:
-        async with asyncio.timeout(_CONNECT_SECONDS):
-            connection = await self._route.connect()
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                connection = await self._route.connect()
+        except TimeoutError as error:
+            raise ConnectionError(f"no connection within {_CONNECT_SECONDS:g} s") from error
         self._open.add(connection)
         connection.lost.add_done_callback(lambda _: self._open.discard(connection))
         return connection
