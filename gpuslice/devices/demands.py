@@ -1,6 +1,6 @@
 """What a pod asks for, as values. :mod:`gpuslice.devices.requests` reads them from a pod."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -66,6 +66,16 @@ class PodRequest:
     """Policy names as the user wrote them; empty means the cluster's default."""
     card_policy: str = ""
     scoring_weights: str = ""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Hash once: every decision looks up by request several times."""
+        values = (self.containers, self.selection, self.node_policy, self.card_policy, self.scoring_weights)
+        object.__setattr__(self, "_hash", hash(values))
+
+    def __hash__(self) -> int:
+        """Return the same for equal requests."""
+        return self._hash
 
     @property
     def is_empty(self) -> bool:

@@ -167,6 +167,7 @@ class Books:
 
     def _count(self, book: NodeBook, uses: tuple[CardUse, ...], sign: int) -> None:
         fleet = self._fleet
+        kept = fleet.views.get(book.row)
         for column, use in self.present(book, uses):
             at = (book.row, column)
             fleet.used_slots[at] += sign * use.slices.bit_count()
@@ -175,6 +176,8 @@ class Books:
             fleet.exclusive[at] += sign * int(use.exclusive)
             if fleet.equal_shares[at]:
                 fleet.share_mib[at] = self.share_mib(book, use.uuid)
+            if kept is not None:
+                kept[1].changed.add(column)
 
     def _count_node(self, book: NodeBook, holding: Holding, sign: int) -> None:
         self._fleet.cpu_used[book.row] += sign * holding.cpu_milli

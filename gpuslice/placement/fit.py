@@ -1,9 +1,8 @@
 """Fit one pod on one node, in plain Python. The column scan must agree with this on every node."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuslice.placement.combination import Allowance, Combination
 from gpuslice.placement.fleet import UNKNOWN_NUMA, Fleet
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from gpuslice.placement.policies.policy import Policy
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """A plan on one node: columns for each block of the shape, and the node's score (higher is better)."""
 
     columns: tuple[tuple[int, ...], ...]

@@ -103,8 +103,8 @@ class NodeView:
     """State of each card without the plan, once :mod:`gpuslice.placement.room` was asked."""
     firsts: list[tuple[int, "Room"]] = field(default_factory=list)
     """Columns and states of the cards, of those in the same state only the first."""
-    changed: list[int] = field(default_factory=list)
-    """Columns of the cards that have changed since."""
+    changed: set[int] = field(default_factory=set)
+    """Columns of the cards whose books have changed since; kept by :class:`gpuslice.placement.books.Books`."""
 
     @property
     def name(self) -> str:
@@ -179,10 +179,13 @@ def clear(view: NodeView) -> None:
 
 def _update(view: NodeView, fleet: Fleet, row: int) -> None:
     """Bring a view with an empty plan up to date: its cards are the same, but others hold shares of them."""
-    for column, (card, usage) in enumerate(zip(view.cards, zip(*_usage(fleet, row), strict=True), strict=True)):
-        if usage != (card.used_slots, card.used_memory, card.used_cores, card.exclusive, card.share_mib):
-            card.used_slots, card.used_memory, card.used_cores, card.exclusive, card.share_mib = usage
-            view.changed.append(column)
+    for column in view.changed:
+        card = view.cards[column]
+        card.used_slots = fleet.used_slots.item(row, column)
+        card.used_memory = fleet.used_memory.item(row, column)
+        card.used_cores = fleet.used_cores.item(row, column)
+        card.exclusive = fleet.exclusive.item(row, column)
+        card.share_mib = fleet.share_mib.item(row, column)
     view.cpu_free = _cpu_free(fleet, row)
     for kept in (view.left_before, view.left, view.moved, view.before):
         kept.clear()

@@ -97,15 +97,12 @@ class Meter:
             return [self.fragments([*left[:at], after, *left[at + 1 :]], kinds, cpu) for at, after in tries]
         if not tries:
             return []
-        standing = self.standing(left, kinds[0], self.step(cpu))
+        standing = self.standing(left, kinds[0], cpu)
         return [standing.fragments_with(left[at], after) for at, after in tries]
 
-    def step(self, cpu: int) -> int:
-        """Return how many sizes of CPU request are served by so much free CPU."""
-        return bisect_right(self._cpus, cpu)
-
-    def standing(self, left: Sequence[int], kind: int, step: int) -> "Standing":
-        """Measure one node with cards of one kind, to try changes on; ``step`` as :meth:`step` returns it."""
+    def standing(self, left: Sequence[int], kind: int, cpu: int) -> "Standing":
+        """Measure one node whose cards are all of one kind, to try changes on."""
+        step = bisect_right(self._cpus, cpu)
         groups = []
         for group in self._several:
             fitting = [milli for milli in left if milli >= group.share_milli]

@@ -119,6 +119,8 @@ class NodeGradient:
         self._tuning = tuning
         self._meter = meter
         self._cpu_per_card = cpu_per_card(outlook.counts)
+        self._growth_unit = max(meter.total, 1) * float(MILLI)
+        self._stranded_unit = self._cpu_per_card * float(MILLI)
         self._pressure = outlook.pressure()
         self._pressure_column: Ints = np.array(self._pressure, dtype=np.int64)
 
@@ -188,11 +190,22 @@ class NodeGradient:
     def _combine(self, terms: tuple[_Number, ...]) -> _Number:
         """Return the score from its terms in their own whole units; the same operations for one and for many."""
         growth, stranded, pressed, left = terms
-        cards = growth / (max(self._meter.total, 1) * float(MILLI))
-        starved = self._tuning.stranded_weight * (stranded / (self._cpu_per_card * float(MILLI)))
+        cards = growth / self._growth_unit
+        starved = self._tuning.stranded_weight * (stranded / self._stranded_unit)
         scarce = self._tuning.pressure_weight * (pressed / (MILLION * float(MILLI)))
         idle = self._tuning.idle_weight * (left / float(MILLI))
         return 0.0 - cards - starved - scarce - idle
+
+
+@dataclass(frozen=True, slots=True)
+class _Outset:
+    """A node without the plan, and with the CPU of the pod taken."""
+
+    fragments: int
+    left: int
+    cpus: tuple[int, int]
+    """Free CPU before and after."""
+    after: Standing
 
 
 class JointGradient:
@@ -204,27 +217,24 @@ class JointGradient:
 
     def best(self, view: NodeView, block: Block, rooms: Sequence[tuple[int, Room]]) -> tuple[int, float]:
         """Return the column of the card whose use makes the fewest fragments, and the node's score."""
-        cpu = fragments.free_cpu(view)
-        cpu_after = max(0, cpu - view.cpu_wanted)
-        before, after = self._standing(view, cpu), self._standing(view, cpu_after)
+        outset: _Outset | None = view.before.get((self, view.cpu_wanted))
+        if outset is None:
+            outset = view.before[self, view.cpu_wanted] = self._set_out(view)
         tries = [(room.left, room.left_with(block)) for _, room in rooms]
-        found = [after.fragments_with(was, now) for was, now in tries]
+        found = [outset.after.fragments_with(was, now) for was, now in tries]
         fewest = min(found)
         at = found.index(fewest)
         column, room = rooms[at]
         was, now = tries[at]
-        growth, lefts = fewest - before.fragments(), (before.left, before.left - was + now)
-        return column, self._node.score_with(room.kind, growth, lefts, (cpu, cpu_after))
+        lefts = outset.left, outset.left - was + now
+        return column, self._node.score_with(room.kind, fewest - outset.fragments, lefts, outset.cpus)
 
-    def _standing(self, view: NodeView, cpu: int) -> Standing:
-        """Measure a node without the plan, once for each view and amount of CPU that makes a difference."""
-        step = self._meter.step(cpu)
-        known = view.before.get((self, step))
-        if known is None:
-            left = [room.left for room in view.rooms]
-            known = view.before[self, step] = self._meter.standing(left, view.rooms[0].kind, step)
-        standing: Standing = known
-        return standing
+    def _set_out(self, view: NodeView) -> _Outset:
+        left, kind = [room.left for room in view.rooms], view.rooms[0].kind
+        cpu = fragments.free_cpu(view)
+        cpu_after = max(0, cpu - view.cpu_wanted)
+        before, after = (self._meter.standing(left, kind, free) for free in (cpu, cpu_after))
+        return _Outset(before.fragments(), before.left, (cpu, cpu_after), after)
 
 
 def _left_with(card: CardState, block: Block) -> int:
