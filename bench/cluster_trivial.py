@@ -11,13 +11,13 @@ import json
 import sys
 from pathlib import Path
 
+import aiohttp
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from extender.wire import ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, args_decoder, binding_decoder
-from gpuslice.cluster.client import KubeClient
-from gpuslice.cluster.config import load_cluster_config
-from gpuslice.cluster.transport import Transport
+from gpuslice.cluster.config import ClusterConfig, load_cluster_config
+from gpuslice.cluster.resources import PODS
 from gpuslice.service.listener import open_socket, serve_http
 from gpuslice.service.process import run_daemon
 
@@ -28,8 +28,9 @@ _HEADERS = [(b"content-type", b"application/json")]
 class TrivialExtender:
     """Three verbs without a thought, as an ASGI application."""
 
-    def __init__(self, client: KubeClient, best_nodes: int) -> None:
-        self._client = client
+    def __init__(self, config: ClusterConfig, session: aiohttp.ClientSession, best_nodes: int) -> None:
+        self._config = config
+        self._session = session
         self._best_nodes = best_nodes
         self._verbs = {"/filter": self._filter, "/prioritize": self._prioritize, "/bind": self._bind}
 
@@ -60,7 +61,15 @@ class TrivialExtender:
 
     async def _bind(self, body: bytes) -> bytes:
         args: ExtenderBindingArgs = binding_decoder.decode(body)
-        await self._client.bind_pod(args.pod_namespace, args.pod_name, uid=args.pod_uid, node=args.node, annotations={})
+        binding = {
+            "metadata": {"name": args.pod_name, "uid": args.pod_uid},
+            "target": {"kind": "Node", "name": args.node},
+        }
+        url = self._config.server + PODS.path(args.pod_namespace, args.pod_name, "binding")
+        headers = {**await self._config.credentials.headers(), "Content-Type": "application/json"}
+        async with self._session.post(url, data=msgspec.json.encode(binding), headers=headers) as reply:
+            await reply.read()
+            reply.raise_for_status()
         return msgspec.json.encode(ExtenderBindingResult(""))
 
 
@@ -68,8 +77,10 @@ async def serve(stopping: asyncio.Event) -> None:
     """Serve until told to stop."""
     listening = open_socket("127.0.0.1:0")
     ports = Path(sys.argv[2])
-    async with Transport(load_cluster_config(Path(sys.argv[1])), connections=CONNECTIONS) as transport:
-        app = TrivialExtender(KubeClient(transport), int(sys.argv[3]))
+    config = load_cluster_config(Path(sys.argv[1]))
+    connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=config.tls or True)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        app = TrivialExtender(config, session, int(sys.argv[3]))
 
         def started() -> None:
             ports.write_text(json.dumps({"listen": listening.getsockname()[1]}), encoding="ascii")
