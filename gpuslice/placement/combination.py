@@ -15,7 +15,7 @@ from typing import Final
 from gpuslice.placement.fleet import UNKNOWN_NUMA
 from gpuslice.placement.rejection import Obstacle
 from gpuslice.placement.shape import Block, PodShape
-from gpuslice.placement.view import NodeView, apart_columns, obstacle, take, take_back
+from gpuslice.placement.view import NodeView, apart_columns, numa_home, obstacle, take, take_back
 
 STEPS: Final = 4_096
 MOST_BLOCKS: Final = 64
@@ -82,11 +82,12 @@ class Combination:
     def _sets(self, position: int, block: Block) -> Iterator[tuple[int, ...]]:
         """Yield the sets of cards that can hold a block beside the plan so far, in the policy's order."""
         free = self._free(position, block)
-        if not (self._same_numa and block.cards > 1):
+        if self._shape.numa_groups[position] < 0:
             yield from self._subsets(free, block.cards)
             return
+        settled = numa_home(self._view, self._shape, position)
         for home in dict.fromkeys(self._view.cards[column].numa for column in free):
-            if home != UNKNOWN_NUMA:
+            if home != UNKNOWN_NUMA and settled in (None, home):
                 here = [column for column in free if self._view.cards[column].numa == home]
                 yield from self._subsets(here, block.cards)
 

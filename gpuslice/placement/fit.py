@@ -13,6 +13,7 @@ from gpuslice.placement.view import (
     Change,
     NodeView,
     apart_columns,
+    numa_home,
     obstacle,
     planning_view,
     take,
@@ -143,9 +144,10 @@ def choose(view: NodeView, shape: PodShape, position: int, policy: "Policy") -> 
     usable = [column for column, what in enumerate(found) if what is Obstacle.NONE]
     if len(usable) < block.cards:
         return _first_shortage(found, block.cards)
-    numa_bound = shape.request.selection.same_numa and block.cards > 1
+    numa_bound = shape.numa_groups[position] >= 0
     if numa_bound:
-        usable = _on_big_enough_numa(view, usable, block.cards)
+        home = numa_home(view, shape, position)
+        usable = _on_big_enough_numa(view, usable, block.cards, home)
         if not usable:
             return Obstacle.NUMA
     ranked = _ranked(view, block, usable, policy)
@@ -171,10 +173,11 @@ def _first_shortage(found: Sequence[Obstacle], wanted: int) -> Obstacle:
     return Obstacle.TOO_FEW_CARDS
 
 
-def _on_big_enough_numa(view: NodeView, usable: Sequence[int], wanted: int) -> list[int]:
+def _on_big_enough_numa(view: NodeView, usable: Sequence[int], wanted: int, home: int | None) -> list[int]:
+    """Return the cards on NUMA nodes with enough of them; on one NUMA node alone if there is a home already."""
     sizes: dict[int, int] = {}
     for column in usable:
         numa = view.cards[column].numa
-        if numa != UNKNOWN_NUMA:
+        if numa != UNKNOWN_NUMA and home in (None, numa):
             sizes[numa] = sizes.get(numa, 0) + 1
     return [column for column in usable if sizes.get(view.cards[column].numa, 0) >= wanted]

@@ -171,12 +171,12 @@ def scan_in_turn(
     accepted = accepted_cards(scan, shape.request.selection)
     for position, block in enumerate(shape.blocks):
         usable, found = usable_cards(scan, shape, position, accepted, idle_only=policy.idle_only)
-        if shape.request.selection.same_numa and block.cards > 1:
-            usable = _on_big_enough_numa(scan, usable, block.cards)
+        if shape.numa_groups[position] >= 0:
+            usable = _on_big_enough_numa(scan, _at_home(scan, shape, position, usable), block.cards)
             found = np.where((found == 0) & ~row_any(usable), np.uint8(Obstacle.NUMA), found)
         refused = (codes == 0) & (found != 0)
         codes[refused] = Obstacle.COMBINATION if position else found[refused]
-        chosen = _choose(scan, shape, block, usable, policy)
+        chosen = _choose(scan, shape, position, usable, policy)
         scan.take(block, chosen, exclusive=block.exclusive or policy.idle_only)
     fits = codes == 0
     if fits.any():
@@ -282,10 +282,21 @@ def _on_big_enough_numa(scan: Scan, usable: Bools, wanted: int) -> Bools:
     return kept
 
 
-def _choose(scan: Scan, shape: PodShape, block: Block, usable: Bools, policy: "Policy") -> Bools:
+def _at_home(scan: Scan, shape: PodShape, position: int, usable: Bools) -> Bools:
+    """Leave the cards on the NUMA node of blocks in the plan with which a block must share it, if there are any."""
+    for other in range(position):
+        if shape.numa_groups[other] == shape.numa_groups[position]:
+            home = row_max(np.where(scan.chosen[other], scan.numa, UNKNOWN_NUMA))
+            usable = usable & (scan.numa == home[:, None])
+            break
+    return usable
+
+
+def _choose(scan: Scan, shape: PodShape, position: int, usable: Bools, policy: "Policy") -> Bools:
     """Mark the best cards of each row; rows with too few get what there is."""
+    block = shape.blocks[position]
     keys = [np.where(usable, ranking.columns(scan, block, usable), _WORST) for ranking in policy.cards]
-    if shape.request.selection.same_numa and block.cards > 1:
+    if shape.numa_groups[position] >= 0:
         home = np.take_along_axis(scan.numa, _best(keys, usable)[:, None], axis=1)
         usable = usable & (scan.numa == home)
         keys = [np.where(usable, key, _WORST) for key in keys]

@@ -78,8 +78,15 @@ class PodShape:
     selection: CardSelection | None = field(init=False, compare=False)
     """Which cards it accepts; None for all."""
 
+    numa_groups: tuple[int, ...] = field(init=False, compare=False)
+    """For each block the first of those with which it shares a NUMA node; -1 for a block that may be anywhere.
+
+    All cards of a container that is bound to a NUMA node are on the same one, whichever blocks they are in.
+    """
+
     def __post_init__(self) -> None:
         """Work out once what every look at a node asks for."""
+        object.__setattr__(self, "numa_groups", _numa_groups(self.request, self.blocks))
         one = len(self.blocks) == self.steps == 1 and self.blocks[0].cards == 1
         object.__setattr__(self, "is_one_slice", one)
         selection = self.request.selection
@@ -162,3 +169,16 @@ def _set_apart(blocks: Sequence[Block]) -> tuple[Block, ...]:
         )
         for position, block in enumerate(blocks)
     )
+
+
+def _numa_groups(request: PodRequest, blocks: Sequence[Block]) -> tuple[int, ...]:
+    groups = [-1] * len(blocks)
+    if not request.selection.same_numa:
+        return tuple(groups)
+    for demand in request.containers:
+        mine = [at for at, block in enumerate(blocks) if demand.name in block.users]
+        if demand.request.cards > 1:
+            joined = {groups[at] for at in mine} - {-1}
+            first = min({*mine, *joined})
+            groups = [first if at in mine or group in joined else group for at, group in enumerate(groups)]
+    return tuple(groups)

@@ -345,3 +345,12 @@ def apart_columns(view: NodeView, shape: PodShape, position: int) -> set[int]:
         if other < len(view.chosen):
             taken.update(view.chosen[other])
     return taken
+
+
+def numa_home(view: NodeView, shape: PodShape, position: int) -> int | None:
+    """Return the NUMA node of the blocks in the plan with which a block must share it; None if there is no such."""
+    group = shape.numa_groups[position]
+    for other in range(position):
+        if group >= 0 and shape.numa_groups[other] == group:
+            return view.cards[view.chosen[other][0]].numa
+    return None

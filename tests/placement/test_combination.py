@@ -121,16 +121,30 @@ def test_a_pod_of_several_containers_fits_where_brute_force_says_so(
 def blocks_fit_somehow(frees: list[Free], asked: PodRequest) -> bool:
     """Try every choice of cards for the slices as the kubelet passes them on (:mod:`gpuslice.placement.shape`)."""
     blocks = shape_of(asked).blocks
+    users = [d.name for d in asked.containers if asked.selection.same_numa and d.request.cards > 1]
     for choice in product(*(combinations(range(len(frees)), block.cards) for block in blocks)):
         apart = all(
             not set(choice[at]) & set(choice[other]) for at, block in enumerate(blocks) for other in block.apart
         )
-        if apart and all(
-            _steps_hold(free, [b for b, c in zip(blocks, choice, strict=True) if at in c])
-            for at, free in enumerate(frees)
+        if (
+            apart
+            and _at_home(frees, users, blocks, choice)
+            and all(
+                _steps_hold(free, [b for b, c in zip(blocks, choice, strict=True) if at in c])
+                for at, free in enumerate(frees)
+            )
         ):
             return True
     return False
+
+
+def _at_home(
+    frees: list[Free], users: list[str], blocks: tuple[Block, ...], choice: tuple[tuple[int, ...], ...]
+) -> bool:
+    """Whether all cards of each of some containers are on one NUMA node."""
+    pairs = list(zip(blocks, choice, strict=True))
+    held = [{column for block, mine in pairs if user in block.users for column in mine} for user in users]
+    return all(len({frees[column][3] for column in columns}) == 1 for columns in held)
 
 
 def _steps_hold(free: Free, here: list[Block]) -> bool:
@@ -150,9 +164,42 @@ def _steps_hold(free: Free, here: list[Block]) -> bool:
 @forall(frees=frees_, asked=pods(), name=st.sampled_from(("binpack", "spread", "balanced")))
 def test_so_does_a_pod_with_init_containers(frees: list[Free], asked: PodRequest, name: str) -> None:
     demands = [replace(d, role=Role.INIT) if at < 2 else d for at, d in enumerate(asked.containers)]
-    with_inits = request(*demands)
+    with_inits = request(*demands, selection=asked.selection)
     decision = decide.filter_nodes(machine(frees), with_inits, ["n1"], PolicyDefaults(node=name, card=name))
     assert decision.fits_anywhere == blocks_fit_somehow(frees, with_inits)
+
+
+@st.composite
+def pods_that_pass_cards_on(draw: st.DrawFn) -> PodRequest:
+    """Return pods bound to NUMA nodes whose app containers use some of the init container's cards, and others."""
+    sizes = st.sampled_from((100, 300, 700))
+    init = ask(draw(st.integers(2, 3)), draw(sizes), name="init", role=Role.INIT)
+    apps = [ask(draw(st.integers(1, 2)), draw(sizes), name=f"c{at}") for at in range(draw(st.integers(1, 2)))]
+    return request(init, *apps, selection=CardSelection(same_numa=True))
+
+
+@settings(max_examples=400, deadline=None)
+@forall(
+    frees=st.lists(
+        st.tuples(st.sampled_from((100, 300, 900)), st.just(100), st.integers(1, 2), st.integers(0, 1)),
+        min_size=2,
+        max_size=5,
+    ),
+    asked=pods_that_pass_cards_on(),
+    name=st.sampled_from(("binpack", "spread", "numa")),
+)
+def test_a_container_stays_on_one_numa_node_with_the_cards_it_was_passed(
+    frees: list[Free], asked: PodRequest, name: str
+) -> None:
+    ledger, defaults = machine(frees), PolicyDefaults(node=name, card=name)
+    shape, policy = shape_of(asked), resolve(asked, defaults, ledger.outlook)
+    codes, _ = scan_nodes(ledger.fleet, np.array([0]), shape, policy)
+    assert (codes[0] == 0) == blocks_fit_somehow(frees, asked)
+    placed = decide.place(ledger, asked, "n1", defaults)
+    assert isinstance(placed, PodAllocation) == (codes[0] == 0)
+    if isinstance(placed, PodAllocation):
+        homes = {f"GPU-n1-{at}": numa for at, (*_, numa) in enumerate(frees)}
+        assert all(len({homes[share.card] for share in shares}) == 1 for shares in placed.containers.values())
 
 
 @settings(max_examples=150, deadline=None)
