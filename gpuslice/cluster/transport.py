@@ -19,7 +19,7 @@ _LINES_AT_ONCE = 4
 _IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 
 
-async def next_round() -> None:
+async def _next_round() -> None:
     """Give everybody else one round of the event loop."""
     await asyncio.sleep(0)
 
@@ -48,7 +48,7 @@ class Transport:
         headers = {"Host": self._route.authority, "User-Agent": user_agent, "Accept": JSON, **self._route.headers}
         self._headers = _fields(headers)
         self._lines_at_once = _LINES_AT_ONCE if between_lines is None else 1
-        self._between_lines = between_lines or next_round
+        self._between_lines = between_lines or _next_round
         self._turns = asyncio.Semaphore(connections)
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()

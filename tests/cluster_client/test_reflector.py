@@ -8,6 +8,7 @@ from gpuslice.cluster.client import KubeClient, Scope
 from gpuslice.cluster.reflector import Changed, Event, Gone, Listed, Reflector
 from gpuslice.cluster.resources import PODS
 from gpuslice.cluster.timing import Timing
+from gpuslice.cluster.transport import Transport
 from gpuslice.devices.pods import Pod
 from simulator.apiserver.faults import matching
 from simulator.apiserver.server import ApiServer
@@ -127,6 +128,9 @@ async def test_a_relist_on_demand_reads_everything_again(client: KubeClient, ser
         await server.create(pod("b"))
         await follower.until(lambda: "added b" in follower.story)
         assert follower.story == ["listed ['a'] gone []", "listed ['a'] gone []", "added b"]
+        transport = client.transport
+        assert isinstance(transport, Transport)
+        assert len(transport._open) - len(transport._idle) == 1  # the watch of before is closed
 
 
 async def test_a_relist_asked_for_while_listing_is_not_answered_by_that_list(
