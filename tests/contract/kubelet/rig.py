@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,11 @@ class Rig:
 
     def environment(self, pod: Json, container: str = "main") -> dict[str, str]:
         """Return the environment inside a running container, as the kernel knows it."""
-        content = Path(f"/proc/{self.first_process(pod, container)}/environ").read_bytes()
+        path = Path(f"/proc/{self.first_process(pod, container)}/environ")
+        deadline = time.monotonic() + WITHIN_SECONDS
+        # Empty while one program gives way to the next: the stub's containers begin as setpriv.
+        while not (content := path.read_bytes()) and time.monotonic() < deadline:
+            time.sleep(0.001)
         return dict(item.decode().split("=", 1) for item in content.split(b"\0") if b"=" in item)
 
     async def crash(self, pod: Json, container: str = "main", seconds: float = WITHIN_SECONDS) -> Json:
