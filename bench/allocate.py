@@ -6,6 +6,11 @@ number of cards; a third each with preferences honoured, ignored, and without po
 Speed: the real daemon as a process, real pynvml on the fake driver, a real API server process, bursts of 64 pods from
 the stub kubelet, whose admission calls are made and timed by a process that does nothing else; containers only pretend
 to run. The baseline is a plugin that decides nothing in the same world under the same bursts.
+
+On a node, kubelet and API server run on processors of their own; here they share two with the plugin. So both have a
+lower priority than the plugin and the process that times it: what is timed is the plugin, not the wait for equipment.
+Files are in memory where the machine has such a directory (as CDI files are on a node): on ext4 without a journal a new
+file takes 0.4 ms of processor, 20 times as long as with one. See docs/decisions/0078.
 """
 
 import argparse
@@ -20,9 +25,11 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,6 +56,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DRIVERS = ROOT / "simulator" / "drivers" / "build"
 RESOURCE = "nvidia.com/gpu"
 BURST = 64
+IN_MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+EQUIPMENT_NICE = 10
 
 
 @dataclass(slots=True)
@@ -126,7 +135,7 @@ Command = Callable[[Layout, Path, str], list[str]]
 @asynccontextmanager
 async def world(slices: int, command: Command) -> AsyncIterator[World]:
     """Start everything; the plugin is registered with so many slices."""
-    with tempfile.TemporaryDirectory(prefix="gs") as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="gs", dir=IN_MEMORY) as name, ExitStack() as stack:
         root = Path(name)
         environment = fake_hardware(root, slices)
         api = start(stack, ["-m", "simulator.apiserver", "--listen", "127.0.0.1:0", "--data", str(root / "api")])
@@ -147,10 +156,20 @@ async def world(slices: int, command: Command) -> AsyncIterator[World]:
                 listed.channel = cast(
                     "grpc.aio.Channel", CalledElsewhere(cast("grpc.aio.Channel", listed.channel), caller)
                 )
+                await caller.start()
+                step_back(os.getpid())
+                step_back(api.pid)
                 yield World(root, client, kubelet, plugin, caller, registered_seconds)
                 await caller.close()
             finally:
                 await kubelet.shut_down()
+
+
+def step_back(pid: int) -> None:
+    """Give all threads of a process a lower priority than others have. There is no way back."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        thread = int(task.name)
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + EQUIPMENT_NICE)
 
 
 def fake_hardware(root: Path, slices: int) -> dict[str, str]:
@@ -342,9 +361,16 @@ def main() -> None:
     report("allocate: the device plugin on the stub kubelet", figures)
 
 
+def _run(work: Callable[[int, int], Coroutine[Any, Any, Speed]], slices: int, bursts: int) -> Speed:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    return asyncio.run(work(slices, bursts))
+
+
 def _speed_figures(slices: int, bursts: int, suffix: str) -> list[Figure]:
-    speed = asyncio.run(measure(slices, bursts))
-    plain = asyncio.run(baseline(slices, bursts))
+    # Each in a process of its own: it steps back for the plugin, and the next plugin must not inherit that.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as processes:
+        speed = processes.submit(_run, measure, slices, bursts).result()
+        plain = processes.submit(_run, baseline, slices, bursts).result()
     milliseconds = [seconds * 1000 for seconds in speed.allocate]
     plain_ms = [seconds * 1000 for seconds in plain.allocate]
     prefer_ms = [seconds * 1000 for seconds in speed.prefer]

@@ -29,7 +29,7 @@ class CallFailed(grpc.RpcError):
 
 
 class Caller:
-    """The kubelet's side: starts the process, hands it calls. One call at a time, as admission is."""
+    """The kubelet's side: hands that process calls once it was started. One call at a time, as admission is."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -38,14 +38,17 @@ class Caller:
         self.seconds: dict[str, list[float]] = {}
         """Durations by method, as that process saw them."""
 
+    async def start(self) -> None:
+        """Start the process."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "bench.allocate_caller", str(self._socket),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+
     async def call(self, method: str, request: bytes) -> bytes:
         """Have one call made; give the raw answer."""
         async with self._turn:
-            if self._process is None:
-                self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "bench.allocate_caller", str(self._socket),
-                    stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                )  # fmt: skip
+            assert self._process is not None
             sending, receiving = self._process.stdin, self._process.stdout
             assert sending is not None
             assert receiving is not None
