@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ import structlog
 
 from deviceplugin import health
 from deviceplugin.metrics import PluginMetrics
+from gpuslice.devices.wholefile import write_whole
 from gpuslice.nvml.compute_mode import set_compute_mode
 from gpuslice.nvml.events import CardEvent, EventSource, Probe, ProbeRound, Signal
 from gpuslice.nvml.inventory import Machine, read_machine
@@ -235,9 +235,7 @@ class CardWatch:
                 log.info("health_restored", unhealthy=sorted(self.health.sick))
 
     def _store(self) -> None:
-        partial = self._state.with_suffix(".partial")
-        partial.write_bytes(health.encode(self.health, boot_id()))
-        os.replace(partial, self._state)
+        write_whole(self._state, health.encode(self.health, boot_id()))
 
 
 def boot_id() -> str:

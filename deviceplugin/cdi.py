@@ -4,13 +4,13 @@ The kubelet keeps only the *name* for the pod's life; what it means is written (
 Format: CDI 0.5.0, https://github.com/cncf-tags/container-device-interface.
 """
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from deviceplugin.backend import Edits
+from gpuslice.devices.wholefile import write_whole
 
 KIND = "gpuslice.io/grant"
 _VERSION = "0.5.0"
@@ -30,12 +30,13 @@ def path_of(directory: Path, grant_id: str) -> Path:
 
 def write(directory: Path, grant_id: str, edits: Edits) -> Path:
     """Write a grant's specification in one step, so that no runtime reads half of it."""
-    directory.mkdir(parents=True, exist_ok=True)
     path = path_of(directory, grant_id)
-    # A name that no runtime takes for a specification until it is complete.
-    partial = directory / f".{path.name}.partial"
-    partial.write_bytes(_encoder.encode(specification(grant_id, edits)))
-    os.replace(partial, path)
+    content = _encoder.encode(specification(grant_id, edits))
+    try:
+        write_whole(path, content)
+    except FileNotFoundError:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
     return path
 
 

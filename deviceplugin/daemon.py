@@ -40,6 +40,7 @@ from deviceplugin.tenants import Tenant
 from gpuslice.devices import pods
 from gpuslice.devices.decoding import UNREADABLE
 from gpuslice.devices.errors import BadConfiguration, GpusliceError
+from gpuslice.devices.wholefile import write_whole
 
 if TYPE_CHECKING:
     from deviceplugin.following import Follower
@@ -310,7 +311,7 @@ class Daemon:
         labels = dict(node.metadata.labels)
         if labels != self._labels:
             self._labels = labels
-            (self.settings.state_dir / "labels.json").write_bytes(msgspec.json.encode(labels))
+            write_whole(self.settings.state_dir / "labels.json", msgspec.json.encode(labels))
             self._reload()
 
     def _remembered_labels(self) -> Mapping[str, str]:

@@ -10,7 +10,6 @@ are put back at every start.
 """
 
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from deviceplugin.book import Grant
 from deviceplugin.sharing import CONTAINER_LIBRARY, HostPaths
 from gpuslice.devices import limits
 from gpuslice.devices.decoding import UNREADABLE
+from gpuslice.devices.wholefile import write_whole
 
 log = structlog.get_logger(__name__)
 
@@ -56,30 +56,18 @@ class Delivery:
         """Return where a grant's files are."""
         return HostPaths(self._grants / grant_id, self._library, self._preload)
 
-    def prepare(self, grant: Grant) -> None:
-        """Make what the kubelet's answer points at."""
-        directory = self._grants / grant.id
-        directory.mkdir(exist_ok=True)
-        state = directory / "state"
-        with contextlib.suppress(FileExistsError):
-            # Any user of the container may write it; the directory around it is read-only to them.
-            limits.create_state(state)
-        self.record(grant)
-
-    def record(self, grant: Grant) -> None:
-        """Remember a grant over restarts of the daemon."""
-        _replace(self._records / f"{grant.id}.json", _encoder.encode(grant))
-
     def deliver(self, grant: Grant, edits: Edits | None, device_limits: Sequence[limits.DeviceLimit]) -> None:
-        """Write what the container about to start is to see. Idempotent.
+        """Write what the container about to start is to see, and what we must know of it. Idempotent.
 
         Args:
             grant: The grant, confirmed as far as possible.
             edits: Content of its CDI specification; None when the runtime is told in another way.
             device_limits: Records of the limits file; empty when the shim enforces nothing here.
         """
-        self.prepare(grant)
-        path = self._grants / grant.id / "limits"
+        directory = self._grants / grant.id
+        self._make(directory)
+        _replace(self._records / f"{grant.id}.json", _encoder.encode(grant))
+        path = directory / "limits"
         if device_limits:
             if not _says(path, device_limits):
                 limits.write_limits(path, device_limits)
@@ -88,10 +76,25 @@ class Delivery:
         if edits is not None:
             cdi.write(self._cdi, grant.id, edits)
 
+    def _make(self, directory: Path) -> None:
+        """Make what the kubelet's answer points at."""
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir()
+        with contextlib.suppress(FileExistsError):
+            # Any user of the container may write it; the directory around it is read-only to them.
+            limits.create_state(directory / "state")
+
     def remove(self, grant_id: str) -> None:
         """Remove everything of a grant whose container will not run again."""
         cdi.remove(self._cdi, grant_id)
-        shutil.rmtree(self._grants / grant_id, ignore_errors=True)
+        directory = self._grants / grant_id
+        try:
+            for name in ("limits", "state"):
+                (directory / name).unlink(missing_ok=True)
+            directory.rmdir()
+        except OSError:
+            # Something else is in it.
+            shutil.rmtree(directory, ignore_errors=True)
         (self._records / f"{grant_id}.json").unlink(missing_ok=True)
 
     def load(self) -> Iterator[Grant]:
@@ -139,6 +142,4 @@ def _replace(path: Path, content: bytes) -> None:
     with contextlib.suppress(OSError):
         if path.read_bytes() == content:
             return
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(content)
-    os.replace(partial, path)
+    write_whole(path, content)

@@ -8,9 +8,6 @@ A container without a core limit counts its launches from the first hint on, so 
 """
 
 import asyncio
-import os
-import stat
-import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +15,6 @@ from pathlib import Path
 
 from deviceplugin.node import Node
 from gpuslice.devices import limits
-from gpuslice.devices import limits_layout as layout
 
 ACTIVE_NS = 250_000_000
 """A container is active on a card for so long after a launch."""
@@ -27,8 +23,6 @@ _BUSY_SECONDS = 0.05
 _QUIET_SECONDS = 0.25
 _QUIET_AFTER_NS = 2_000_000_000
 _UNLIMITED_PERCENT = 100
-_UUID, _LAUNCH = layout.STATE_DEVICE_UUID, layout.STATE_DEVICE_LAST_LAUNCH_NS
-_ROW_BYTES = _LAUNCH.offset + struct.calcsize(_LAUNCH.format)
 
 
 @dataclass(slots=True)
@@ -47,31 +41,13 @@ class Neighbour:
     def look(self) -> None:
         """Read when it last launched; whatever the container has made of its file does no harm here."""
         try:
-            self.launched_ns = _last_launch_ns(
-                self.directory / "state", limits.uuid_to_bytes(self.limit.uuid), self.rows
-            )
-        except OSError:
+            self.launched_ns = limits.last_launch_ns(self.directory / "state", self.limit.uuid, self.rows)
+        except (OSError, limits.BadLimitsFile):
             return
 
     def is_active(self, now_ns: int) -> bool:
         """Whether it launched lately; a time to come is a lie, and no activity."""
         return 0 <= now_ns - self.launched_ns < ACTIVE_NS
-
-
-def _last_launch_ns(path: Path, uuid: bytes, rows: int) -> int:
-    # The container may write the file and cut it short, so it is not mapped; it cannot replace it.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return 0
-        for row in range(rows):
-            data = os.pread(descriptor, _ROW_BYTES, layout.STATE_DEVICES_AT + row * layout.STATE_DEVICE_SIZE)
-            if len(data) == _ROW_BYTES and data[_UUID.offset : _UUID.offset + len(uuid)] == uuid:
-                found: int = struct.unpack_from(_LAUNCH.format, data, _LAUNCH.offset)[0]
-                return found
-        return 0
-    finally:
-        os.close(descriptor)
 
 
 def needs_hints(neighbours: Iterable[limits.DeviceLimit]) -> bool:
@@ -111,12 +87,18 @@ class HintWriter:
 
     def arrange(self) -> None:
         """Find out who is on which card, by the limits in force."""
-        found: dict[str, list[Neighbour]] = {}
+        found: dict[str, list[tuple[str, limits.DeviceLimit]]] = {}
         for grant_id, listed in self.node.limits.items():
-            directory = self.node.delivery.paths(grant_id).directory
             for limit in listed:
-                found.setdefault(limit.uuid, []).append(Neighbour(directory, limit, len(listed)))
-        self.cards = {uuid: listed for uuid, listed in found.items() if needs_hints(item.limit for item in listed)}
+                found.setdefault(limit.uuid, []).append((grant_id, limit))
+        self.cards = {
+            uuid: [self._neighbour(grant_id, limit) for grant_id, limit in there]
+            for uuid, there in found.items()
+            if needs_hints(limit for _, limit in there)
+        }
+
+    def _neighbour(self, grant_id: str, limit: limits.DeviceLimit) -> Neighbour:
+        return Neighbour(self.node.delivery.paths(grant_id).directory, limit, len(self.node.limits[grant_id]))
 
     def look(self) -> bool:
         """Look at everybody and write what is new; tell whether anybody was active in the last two seconds."""

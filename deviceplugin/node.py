@@ -98,9 +98,9 @@ class Node:
         self.limits: dict[str, tuple[DeviceLimit, ...]] = {}
         """By grant, the limits that its container's shim enforces."""
         self.limits_changed = asyncio.Event()
-        self._pods = asyncio.Condition()
+        self._pods = asyncio.Event()
+        """Set at the next change; each change has its own."""
         self._files = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
-        self._wakers: set[asyncio.Task[None]] = set()
 
     # -- pods -----------------------------------------------------------------------------------------------------
 
@@ -138,19 +138,14 @@ class Node:
 
     def _notify(self) -> None:
         self.pods_changed += 1
-        task = asyncio.get_running_loop().create_task(self._wake())
-        self._wakers.add(task)
-        task.add_done_callback(self._wakers.discard)
-
-    async def _wake(self) -> None:
-        async with self._pods:
-            self._pods.notify_all()
+        changed, self._pods = self._pods, asyncio.Event()
+        changed.set()
 
     async def wait_for_pods(self, seen: int) -> int:
         """Wait until the pods have changed since `seen` and return the new mark."""
-        async with self._pods:
-            await self._pods.wait_for(lambda: self.pods_changed != seen)
-            return self.pods_changed
+        while self.pods_changed == seen:
+            await self._pods.wait()
+        return self.pods_changed
 
     def has_started(self, uid: str) -> bool:
         """Tell whether a pod was let through to start here."""

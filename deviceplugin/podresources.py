@@ -1,11 +1,12 @@
 """Asking the kubelet which pods it knows and which devices they hold.
 
 Only `List`, and only inside GetPreferredAllocation: on current kubelets a List during a running Allocate can drop the
-reservation in flight and so cause a duplicate allocation. The kubelet allows a burst of 10 calls and 100 per second.
+reservation in flight and so cause a duplicate allocation. The kubelet allows a burst of 10 calls and 100 per second,
+and refuses the others: the next one is allowed 10 ms later.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import grpc
@@ -15,8 +16,8 @@ from gpuslice.proto.podresources.v1 import api_pb2 as pb
 from gpuslice.proto.podresources.v1 import api_pb2_grpc as rpc
 
 _CALL_SECONDS = 1.0
-_RETRY_SECONDS = 0.05
-_ATTEMPTS = 3
+_RETRY_SECONDS = 0.01
+_ATTEMPTS = 10
 _OPTIONS = (
     ("grpc.default_authority", "localhost"),
     ("grpc.use_local_subchannel_pool", 1),
@@ -43,7 +44,7 @@ class PodResources:
                 answer = await rpc.PodResourcesListerStub(self._open()).List(
                     pb.ListPodResourcesRequest(), timeout=_CALL_SECONDS
                 )
-                return _listing(answer, resource)
+                return _Listed(answer, resource)
             except grpc.aio.AioRpcError as error:
                 self.failures += 1
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or attempt == _ATTEMPTS - 1:
@@ -63,19 +64,27 @@ class PodResources:
             self._channel = None
 
 
-def _listing(
-    answer: pb.ListPodResourcesResponse, resource: str
-) -> Mapping[tuple[str, str], Mapping[str, frozenset[str]]]:
-    return {
-        (pod.namespace, pod.name): {
+class _Listed(Mapping[tuple[str, str], Mapping[str, frozenset[str]]]):
+    """What the kubelet listed, read on demand: of all the pods of a node, the few in admission are looked at."""
+
+    def __init__(self, answer: pb.ListPodResourcesResponse, resource: str) -> None:
+        self._pods = {(pod.namespace, pod.name): pod for pod in answer.pod_resources}
+        self._resource = resource
+
+    def __getitem__(self, pod: tuple[str, str]) -> Mapping[str, frozenset[str]]:
+        return {
             # A resource has one entry per NUMA node.
             container.name: frozenset(
                 device
                 for devices in container.devices
-                if devices.resource_name == resource
+                if devices.resource_name == self._resource
                 for device in devices.device_ids
             )
-            for container in pod.containers
+            for container in self._pods[pod].containers
         }
-        for pod in answer.pod_resources
-    }
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._pods)
+
+    def __len__(self) -> int:
+        return len(self._pods)

@@ -267,10 +267,7 @@ class SliceBackend:
         node = self._node
         slices = tuple(share.slice for share in grant.shares)
         self._refuse_conflicts(tenant, grant)
-        cards = {share.card for share in grant.shares}
-        sharing_card = (other for other in node.tenants.values() if other.holds(cards))
-        before = [other for other in sharing_card if other.started or node.has_started(other.uid)]
-        if problem := overload(tenant, grant.shares, before, node.offers):
+        if problem := self._overload(tenant, grant):
             node.metrics.guarded.labels(self.resource, "overload").inc()
             raise Refused(problem)
         offered = [offer for share in grant.shares if (offer := node.offers.by_uuid.get(share.card))]
@@ -286,6 +283,17 @@ class SliceBackend:
             node.metrics.guarded.labels(self.resource, "lingering").inc()
             node.report_lingering(tenant, slices)
             raise
+
+    def _overload(self, tenant: Tenant, grant: Grant) -> str:
+        """Say which card cannot hold this pod beside those that came first; empty when all fits."""
+        node = self._node
+        cards = {share.card for share in grant.shares}
+        others = [other for other in node.tenants.values() if other.holds(cards)]
+        if not overload(tenant, grant.shares, others, node.offers):
+            return ""
+        # Who has started is asked of the file system, so only when it matters.
+        first = [other for other in others if other.started or node.has_started(other.uid)]
+        return overload(tenant, grant.shares, first, node.offers)
 
     def _own(self, grant: Grant) -> None:
         # The kubelet's IDs may differ from the slices (it may ignore a preference): what is on the card counts.

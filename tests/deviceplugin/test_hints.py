@@ -129,7 +129,7 @@ def test_a_hint_is_renewed_before_it_expires_and_not_at_every_look(tmp_path: Pat
     assert stamps == [0, 0, 0, 550_000_000]
 
 
-@pytest.mark.parametrize("spoil", ["cut short", "gone", "a pipe"])
+@pytest.mark.parametrize("spoil", ["cut short", "gone", "a pipe", "a link"])
 def test_a_spoiled_state_is_no_activity_and_holds_nobody_up(tmp_path: Path, spoil: str) -> None:
     one, two = Container(tmp_path / "one", limit()), Container(tmp_path / "two", limit())
     state = two.directory / "state"
@@ -138,6 +138,9 @@ def test_a_spoiled_state_is_no_activity_and_holds_nobody_up(tmp_path: Path, spoi
         state.write_bytes(b"x" * 300)
     elif spoil == "a pipe":
         os.mkfifo(state)
+    elif spoil == "a link":
+        # To the state of a neighbour who is active.
+        state.symlink_to(one.directory / "state")
     one.launch(0, NOW)
     assert writer(one, two).look()
     assert one.told() == (0, 0, NOW)

@@ -162,7 +162,7 @@ def test_a_delivered_grant_is_found_again_by_the_next_process(tmp_path: Path) ->
 
 def test_an_unreadable_record_costs_that_grant_only(tmp_path: Path) -> None:
     made, given = delivery(tmp_path), grant((0, 0, 3000, 30))
-    made.record(given)
+    made.deliver(given, None, ())
     (tmp_path / "s" / "records" / "x.json").write_text("{")
     (tmp_path / "s" / "records" / "y.json").symlink_to(tmp_path / "nowhere")
     assert list(made.load()) == [given]
@@ -185,7 +185,7 @@ def test_what_belongs_to_no_record_is_swept_and_what_an_unreadable_one_names_is_
 def test_a_damaged_limits_file_is_written_anew(tmp_path: Path, damage: bytes | None) -> None:
     made, given = delivery(tmp_path), grant((0, 0, 3000, 30))
     path = made.paths(given.id).directory / "limits"
-    made.prepare(given)
+    made.deliver(given, None, ())
     if damage is not None:
         path.write_bytes(damage)
     made.deliver(given, None, limits_of(given, "hard"))
