@@ -71,8 +71,8 @@ test-slow: build $(CLIENTS)/.synced ## Run the tests that take minutes
 test-gpu: build ## Run the tests that need a real NVIDIA GPU
 	@$(PY) -m pytest -m gpu -rs $(ARGS)
 
-.PHONY: bench-extender bench-allocate bench-webhook bench-shim bench-replay bench-cluster
-bench-extender bench-allocate bench-webhook bench-shim bench-replay bench-cluster: bench-%: build ## Measure one subject: table, then one line of JSON
+.PHONY: bench-extender bench-allocate bench-webhook bench-shim bench-replay bench-cluster bench-transport
+bench-extender bench-allocate bench-webhook bench-shim bench-replay bench-cluster bench-transport: bench-%: build ## Measure one subject: table, then one line of JSON
 	@$(PY) -m bench.$* $(ARGS)
 
 # ---- gates --------------------------------------------------------------------------------------
