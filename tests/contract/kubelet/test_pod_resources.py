@@ -6,6 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from deviceplugin.podresources import PodResources
 from gpuslice.proto.podresources.v1 import api_pb2 as res
 from tests.contract.kubelet.probe import Probe
 from tests.contract.kubelet.rig import NAMESPACE, Rig, container, pod
@@ -51,6 +52,16 @@ async def test_it_refuses_who_asks_too_often(rig: Rig) -> None:
     refused = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
     assert {answer.code() for answer in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert 5 <= len(refused) < 40
+
+
+async def test_a_plugin_that_it_refuses_asks_again_and_is_answered(rig: Rig) -> None:
+    asking = PodResources(rig.places.pod_resources)
+    try:
+        found = await asyncio.gather(*(asking.list("example.com/none") for _ in range(15)))
+    finally:
+        await asking.close()
+    assert asking.failures
+    assert None not in found
 
 
 async def test_a_list_during_an_allocate_can_lose_the_reservation_in_flight(rig: Rig, registered: Probe) -> None:
