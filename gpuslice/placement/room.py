@@ -19,7 +19,7 @@ from gpuslice.placement.view import CardState, NodeView, barred
 ANY_SIZE: Final = -2
 MILLI: Final = 1000
 _KEPT: Final = 8_192
-"""States of cards; 200 bytes each."""
+"""States of cards; 450 bytes each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
