@@ -217,9 +217,10 @@ class JointGradient:
 
     def best(self, view: NodeView, block: Block, rooms: Sequence[tuple[int, Room]]) -> tuple[int, float]:
         """Return the column of the card whose use makes the fewest fragments, and the node's score."""
-        outset: _Outset | None = view.before.get((self, view.cpu_wanted))
+        # The meter is shared by the policies of all classes of pods.
+        outset: _Outset | None = view.before.get((self._meter, view.cpu_wanted))
         if outset is None:
-            outset = view.before[self, view.cpu_wanted] = self._set_out(view)
+            outset = view.before[self._meter, view.cpu_wanted] = self._set_out(view)
         tries = [(room.left, room.left_with(block)) for _, room in rooms]
         found = [outset.after.fragments_with(was, now) for was, now in tries]
         fewest = min(found)

@@ -41,8 +41,14 @@ def _gradient_card(name: str) -> Callable[[_Setting], CardRanking]:
     return lambda setting: CardGradient(name, TUNINGS[name], _meter(name, setting.outlook))
 
 
+@lru_cache(maxsize=16)
+def _node_gradient(name: str, outlook: Outlook) -> NodeGradient:
+    """Return one ranking for all classes of pods: views remember terms under it."""
+    return NodeGradient(name, TUNINGS[name], _meter(name, outlook), outlook)
+
+
 def _gradient_node(name: str) -> Callable[[_Setting], NodeRanking]:
-    return lambda setting: NodeGradient(name, TUNINGS[name], _meter(name, setting.outlook), setting.outlook)
+    return lambda setting: _node_gradient(name, setting.outlook)
 
 
 CARD_RANKINGS: Final[Mapping[str, Callable[[_Setting], CardRanking]]] = {
