@@ -45,18 +45,24 @@ class TokenFile:
         self._headers: Mapping[str, str] = {}
 
     async def headers(self) -> Mapping[str, str]:
-        """Re-read the file once a minute; a file that is unreadable for a moment leaves the last token in use."""
+        """Re-read the file once a minute; a file with no token in it for a moment leaves the last one in use."""
         now = self._clock()
         if self._read_at is None or now - self._read_at >= TOKEN_REREAD_SECONDS:
             try:
-                self._headers = {"Authorization": f"Bearer {self._path.read_text(encoding='utf-8').strip()}"}
+                self._headers = {"Authorization": f"Bearer {self._token()}"}
                 self._read_at = now
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 if not self._headers:
                     raise BadConfiguration(
                         str(self._path), "token", str(error), "mount a service account token"
                     ) from error
         return self._headers
+
+    def _token(self) -> str:
+        words = self._path.read_text(encoding="ascii").split()
+        if len(words) != 1:
+            raise ValueError(f"is not one word but {len(words)}")
+        return words[0]
 
     def forget(self) -> None:
         """Read the file again at once."""

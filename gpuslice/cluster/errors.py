@@ -75,6 +75,6 @@ def error_from_answer(request: str, status: int, body: bytes, retry_after: str |
     except UNREADABLE:
         parsed = _Status(reason="", message=body[:200].decode("utf-8", "replace"))
     error = _BY_STATUS.get(status, ApiError)(request, status, parsed.reason, parsed.message)
-    if retry_after is not None and retry_after.isdigit():
+    if retry_after is not None and retry_after.isdecimal():
         error.retry_after_seconds = float(retry_after)
     return error

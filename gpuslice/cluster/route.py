@@ -83,6 +83,8 @@ class Route:
             raise BadAnswer(f"the proxy answered {answer.status}")
         answer.lines.end()
         inner = Connection()
+        # The server may speak, and out of turn, before we are given the transport with TLS.
+        inner.connection_made(connection.transport)
         transport = await asyncio.get_running_loop().start_tls(
             connection.transport, inner, tls, server_hostname=self._server.tls_name
         )

@@ -92,21 +92,25 @@ class Transport:
 
     async def _exchange(self, method: str, target: str, end: bytes) -> Answer:
         request = await self._beginning(method, target) + end
-        while True:
-            connection = self._take_idle() or await self._connect()
+        idle = self._take_idle()
+        if idle is not None:
             try:
-                answer = await connection.ask(request)
-                if answer.status == 408 and connection.exchanges > 1:
-                    connection.abort()
-                    raise BadAnswer("the connection lay idle for too long")
+                return await self._ask(idle, request)
             except (BadAnswer, OSError):
-                # It lay idle, and the other side may have closed it just now.
-                if connection.exchanges == 1 or method not in _IDEMPOTENT:
+                # The other side may have closed it just now.
+                if method not in _IDEMPOTENT:
                     raise
-            else:
-                return answer
-            finally:
-                self._put_back(connection)
+        return await self._ask(await self._connect(), request)
+
+    async def _ask(self, connection: Connection, request: bytes) -> Answer:
+        try:
+            answer = await connection.ask(request)
+            if answer.status == 408 and connection.exchanges > 1:
+                connection.abort()
+                raise BadAnswer("the connection lay idle for too long")
+            return answer
+        finally:
+            self._put_back(connection)
 
     async def stream(
         self, path: str, *, query: Query, silence_seconds: float = SILENCE_SECONDS

@@ -6,7 +6,7 @@ import pytest
 
 from gpuslice.cluster.client import KubeClient, Scope
 from gpuslice.cluster.config import load_cluster_config
-from gpuslice.cluster.errors import ApiError, Conflict, NotFound, Throttled, Unreachable
+from gpuslice.cluster.errors import ApiError, Conflict, NotFound, Throttled, Unreachable, error_from_answer
 from gpuslice.cluster.resources import NODES, PODS
 from gpuslice.cluster.transport import Transport
 from gpuslice.devices.pods import Node, Pod
@@ -93,6 +93,11 @@ async def test_a_throttled_answer_tells_when_to_come_back(client: KubeClient, se
     with pytest.raises(Throttled) as caught:
         await client.get(NODES, "n1", Node)
     assert caught.value.retry_after_seconds == 3
+
+
+@pytest.mark.parametrize("said", ["", "-1", "1.5", "\u00b2", "Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_a_time_to_come_back_that_is_no_number_of_seconds_is_left_out(said: str) -> None:
+    assert error_from_answer("GET /a", 503, b"", said).retry_after_seconds is None
 
 
 async def test_a_cut_connection_leaves_the_outcome_open(client: KubeClient, server: ApiServer) -> None:

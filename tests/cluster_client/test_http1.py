@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuslice.cluster.http1 import Connection
@@ -110,6 +110,7 @@ GOOD = [
 
 @pytest.mark.parametrize(("answer", "reusable"), GOOD)
 def test_an_answer_is_what_it_is_in_whatever_pieces(answer: bytes, reusable: bool) -> None:
+    @settings(deadline=None)
     @given(places=st.lists(st.integers(0, len(answer)), max_size=8))
     def check(places: list[int]) -> None:
         assert asyncio.run(ask(*cut(answer, places))) == ((200, b"ok"), reusable)
@@ -156,6 +157,7 @@ def test_what_is_no_answer_is_none_in_whatever_pieces(answer: bytes, problem: st
     whole, reusable = asyncio.run(ask(answer))
     assert (str(whole)[: len(problem)], reusable) == (problem, False)
 
+    @settings(deadline=None)
     @given(places=st.lists(st.integers(0, len(answer)), max_size=8))
     def check(places: list[int]) -> None:
         assert isinstance(asyncio.run(ask(*cut(answer, places)))[0], str)
@@ -194,6 +196,7 @@ def test_words_out_of_turn_end_a_connection(farewell: bytes) -> None:
     asyncio.run(check())
 
 
+@settings(deadline=None)
 @given(
     lines=st.lists(st.binary(min_size=1, max_size=20).map(lambda line: line.replace(b"\n", b"-")), max_size=20),
     sizes=st.lists(st.integers(1, 30), min_size=1),

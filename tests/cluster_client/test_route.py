@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -115,3 +116,41 @@ async def test_a_proxy_that_does_not_know_us_is_named() -> None:
 def test_a_proxy_of_another_kind_is_refused() -> None:
     with pytest.raises(BadConfiguration, match="proxy-url: begins with socks5:"):
         Transport(ClusterConfig("https://a", FixedHeaders(), proxy="socks5://b"))
+
+
+async def _greet(tls: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Be the proxy and a server that speaks first: in one go with its last words of the handshake."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    spoken = tls.wrap_bio(incoming, outgoing, server_side=True)
+    while True:
+        try:
+            spoken.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            writer.write(outgoing.read())
+            incoming.write(await reader.read(65536))
+    spoken.write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+    writer.write(outgoing.read())
+    await reader.read()
+    writer.close()
+
+
+async def test_a_server_behind_a_proxy_may_speak_too_soon() -> None:
+    authority = trustme.CA()
+    theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    theirs.maximum_version = ssl.TLSVersion.TLSv1_2
+    authority.issue_cert("127.0.0.1").configure_cert(theirs)
+    authority.configure_trust(ours)
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+    server = await asyncio.start_server(partial(_greet, theirs), "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        config = ClusterConfig("https://127.0.0.1:1", FixedHeaders(), tls=ours, proxy=url)
+        async with Transport(config) as transport:
+            # It may still be in time to be taken for the answer.
+            with pytest.raises((Unreachable, ApiError)):
+                await transport.request("POST", "/a", body=b"{}")
+    assert not complaints

@@ -10,6 +10,7 @@ import pytest
 from gpuslice.cluster.config import ClusterConfig
 from gpuslice.cluster.credentials import FixedHeaders
 from gpuslice.cluster.errors import ApiError, Unreachable
+from gpuslice.cluster.http1 import Connection
 from gpuslice.cluster.transport import Transport
 
 pytestmark = pytest.mark.anyio
@@ -133,6 +134,35 @@ async def test_what_may_not_be_repeated_is_not() -> None:
         with pytest.raises(Unreachable):
             await transport.request("POST", "/a", body=b"{}")
         assert [request.split()[0] for request in script.requests] == [b"GET", b"POST"]
+
+
+async def test_what_may_be_repeated_is_repeated_once() -> None:
+    async with talking(OK, OK, OK, b"!", b"!", OK) as (transport, script):
+        assert await asyncio.gather(*(transport.request("GET", "/a") for _ in range(3))) == [b"ok"] * 3
+        with pytest.raises(Unreachable, match="ended in the middle"):
+            await transport.request("DELETE", "/a")
+        assert [request.split()[0] for request in script.requests] == [b"GET"] * 3 + [b"DELETE"] * 2
+        assert script.connections == 4
+
+
+async def test_who_ends_every_connection_at_once_is_not_called_again_and_again() -> None:
+    async def hang_up(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        """Say nothing."""
+
+    async with served_by(hang_up) as transport:
+        made = []
+        connect = transport._route.connect
+
+        async def connect_and_dawdle() -> Connection:
+            made.append(await connect())
+            await made[-1].lost
+            return made[-1]
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(transport._route, "connect", connect_and_dawdle)
+            with pytest.raises(Unreachable, match="ended before it was asked"):
+                await transport.request("GET", "/a")
+        assert len(made) == 1
 
 
 async def test_words_of_farewell_are_not_the_next_answer() -> None:
