@@ -39,7 +39,8 @@ class _ShareWire(msgspec.Struct, rename="camel", omit_defaults=True):
     slice: str
     memory_mib: int = msgspec.field(name="memoryMiB", default=0)
     cores: int = 0
-    family: str = "nvidia"
+    family: str = msgspec.field(default_factory=lambda: "nvidia")
+    """Always written: msgspec omits a string only if it is the very object of the default."""
     exclusive: bool = False
 
 

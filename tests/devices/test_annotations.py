@@ -72,7 +72,7 @@ def test_the_allocation_reads_as_documented() -> None:
     assert json.loads(encode_allocation(allocation)) == {
         "v": 1,
         "node": "n1",
-        "containers": {"main": [{"slice": "GPU-a::3", "memoryMiB": 3000, "cores": 30}]},
+        "containers": {"main": [{"slice": "GPU-a::3", "memoryMiB": 3000, "cores": 30, "family": "nvidia"}]},
     }
 
 
