@@ -5,7 +5,9 @@ lose, delay and repeat; only the leader decides and binds. After every step both
 relist a ledger must hold exactly what the truth says.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,14 +33,19 @@ from gpuslice.placement.events import (
     Reserve,
     Tick,
 )
+from gpuslice.placement.fit import fit_blocks, fit_node
 from gpuslice.placement.holding import Phase, uses_of
 from gpuslice.placement.ledger import Ledger
-from gpuslice.placement.policies.registry import PolicyDefaults
+from gpuslice.placement.policies.registry import NAMES, PolicyDefaults, resolve
 from gpuslice.placement.preempt import Preemptor, plan_preemption
+from gpuslice.placement.room import look_round
+from gpuslice.placement.shape import shape_of
+from gpuslice.placement.view import CardState, planning_view, view_of
 from tests.placement.build import ask, card, key, node, request, roles_of
 
 pytestmark = pytest.mark.timeout(240)
 POLICIES = [PolicyDefaults(name, name) for name in ("balanced", "binpack", "spread", "topology-aware")]
+POLICIES_OF_ALL_KINDS = st.sampled_from([PolicyDefaults(name, name) for name in NAMES])
 SHAPES = [
     request(ask(memory_mib=4000, core_percent=20)),
     request(ask(memory_mib=9000)),
@@ -47,6 +54,12 @@ SHAPES = [
     request(ask(memory_mib=8000, name="init", role=Role.INIT), ask(memory_mib=3000)),
     request(ask(memory_mib=1000, name="side", role=Role.SIDECAR), ask(memory_mib=2000, core_percent=30)),
 ]
+PLAIN_SHAPES = st.sampled_from([shape for shape in SHAPES if all(asked.role is Role.APP for asked in shape.containers)])
+
+
+def _without_plan(card: CardState) -> CardState:
+    """Say of a card on which nothing is planned that nothing has been planned there: it makes no difference."""
+    return replace(card, planned_mib=0) if not card.extra_slots else card
 
 
 @dataclass
@@ -97,6 +110,15 @@ class LedgerMachine(RuleBasedStateMachine):
             held = replica.ledger.holdings[uid]
             assert (held.node, held.allocation, held.phase) == (pod.node, pod.allocation, Phase.BOUND)
             assert held.uses == uses_of(pod.allocation, pod.roles, init_done=pod.init_done)
+
+    def somebody_looks(self, ledger: Ledger, request: PodRequest, defaults: PolicyDefaults) -> None:
+        """Plan a pod on every node and place it nowhere; on what is kept of them as on nodes never seen."""
+        fleet, shape, policy = ledger.fleet, shape_of(request), resolve(request, defaults, ledger.outlook)
+        for row in fleet.row_of.values():
+            if fleet.uuids(row) and fleet.ready[row] and not fleet.unclear[row]:
+                afresh = partial(view_of, fleet, row, shape)
+                expected = fit_blocks(afresh(), shape, policy, afresh=afresh)
+                assert fit_node(fleet, row, shape, policy) == expected
 
     @property
     def led(self) -> Ledger:
@@ -200,9 +222,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # -- the watch and the processes ---------------------------------------------------------------------------------
 
-    @rule(which=st.integers(0, 1), count=st.integers(1, 5))
-    def watch_delivers(self, which: int, count: int) -> None:
+    @rule(which=st.integers(0, 1), count=st.integers(1, 5), asked=st.tuples(PLAIN_SHAPES, POLICIES_OF_ALL_KINDS))
+    def watch_delivers(self, which: int, count: int, asked: tuple[PodRequest, PolicyDefaults]) -> None:
         replica = self.replicas[which]
+        self.somebody_looks(replica.ledger, *asked)
         for event in replica.queue[:count]:
             replica.ledger.apply(event)
         del replica.queue[:count]
@@ -243,6 +266,23 @@ class LedgerMachine(RuleBasedStateMachine):
     def books_are_consistent(self) -> None:
         for replica in self.replicas:
             replica.ledger.check_invariants()
+
+    @invariant()
+    def kept_views_are_as_new(self) -> None:
+        for replica in self.replicas:
+            fleet, shape = replica.ledger.fleet, shape_of(SHAPES[0])
+            kept = fleet.views
+            # Copies: a view that is brought up to date after every step never has much to catch up on.
+            fleet.views = deepcopy(kept, {id(room): room for _, view in kept.values() for room in view.rooms})
+            for row in kept:
+                old, new = planning_view(fleet, row, shape), view_of(fleet, row, shape)
+                for view in (old, new):
+                    look_round(view)
+                assert [_without_plan(card) for card in old.cards] == new.cards
+                assert (old.facts, old.cpu_free, old.chosen) == (new.facts, new.cpu_free, [])
+                # Cards in the same state have one room.
+                assert (old.rooms, old.firsts) == (new.rooms, new.firsts)
+            fleet.views = kept
 
 
 LedgerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
