@@ -85,9 +85,13 @@ class Route:
         inner = Connection()
         # The server may speak, and out of turn, before we are given the transport with TLS.
         inner.connection_made(connection.transport)
-        transport = await asyncio.get_running_loop().start_tls(
-            connection.transport, inner, tls, server_hostname=self._server.tls_name
-        )
+        try:
+            transport = await asyncio.get_running_loop().start_tls(
+                connection.transport, inner, tls, server_hostname=self._server.tls_name
+            )
+        except TypeError as error:
+            # asyncio before 3.12.2 stumbles (gh-113214) when TLS inside of TLS breaks before it has begun.
+            raise BadAnswer("the connection broke behind the proxy") from error
         if transport is None:
             raise BadAnswer("the proxy closed the connection")
         inner.connection_made(transport)

@@ -154,3 +154,26 @@ async def test_a_server_behind_a_proxy_may_speak_too_soon() -> None:
             with pytest.raises((Unreachable, ApiError)):
                 await transport.request("POST", "/a", body=b"{}")
     assert not complaints
+
+
+async def test_a_proxy_with_tls_may_hang_up_when_it_has_let_us_through() -> None:
+    authority = trustme.CA()
+    theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(theirs)
+    authority.configure_trust(ours)
+
+    async def let_through(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await reader.read(1)
+        writer.transport.abort()
+
+    # asyncio may complain of itself here.
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _complaint: None)
+    server = await asyncio.start_server(let_through, "127.0.0.1", 0, ssl=theirs)
+    async with server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        config = ClusterConfig("https://127.0.0.1:1", FixedHeaders(), tls=ours, proxy=url)
+        async with Transport(config) as transport:
+            with pytest.raises(Unreachable):
+                await transport.request("POST", "/a", body=b"{}", timeout_seconds=1)
