@@ -54,7 +54,7 @@ class Extender:
         leads = self.leadership.leads
         surroundings = Surroundings(
             clock=timing.clock,
-            wall_clock=lambda: timing.now().timestamp(),
+            wall_clock=timing.wall,
             act=self._act,
             notice=self._notice,
             release=self._release,

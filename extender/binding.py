@@ -98,12 +98,6 @@ class Binder:
             ended.set_result(outcome)
         return outcome
 
-    async def finish(self) -> None:
-        """Wait for the attempts under way; for a clean stop."""
-        ends = [ended for _, ended in self._running.values()]
-        if ends:
-            await asyncio.wait(ends)
-
     async def _attempt(self, args: ExtenderBindingArgs) -> Outcome:
         uid = args.pod_uid
         if bound_to := self._desk.bound_to(uid):

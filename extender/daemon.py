@@ -76,7 +76,7 @@ async def serve(settings: ExtenderSettings, stopping: asyncio.Event) -> None:
             serving = serve_http(
                 build_app(verbs), listening, stopping, direct=verbs.direct, tls=tls, on_started=started
             )
-            await until_stopped(stopping, *background, serving=_after(serving, extender.binder.finish))
+            await until_stopped(stopping, *background, serving=_after(serving, verbs.direct.finish))
 
 
 async def _after(first: Coroutine[object, object, None], then: Callable[[], Awaitable[None]]) -> None:

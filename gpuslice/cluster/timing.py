@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """``clock`` counts monotonic seconds, ``draw`` gives numbers in [0, 1)."""
+    """``clock`` counts monotonic seconds, ``wall`` those since 1970; ``draw`` gives numbers in [0, 1)."""
 
     clock: Callable[[], float] = time.monotonic
-    now: Callable[[], datetime] = _utc_now
+    wall: Callable[[], float] = time.time
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     draw: Callable[[], float] = random.random
+
+    def now(self) -> datetime:
+        """Date and time in UTC."""
+        return datetime.fromtimestamp(self.wall(), UTC)
 
 
 REAL_TIME = Timing()

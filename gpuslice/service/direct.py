@@ -56,6 +56,11 @@ class Direct:
         task.add_done_callback(self.under_way.discard)
         return task
 
+    async def finish(self) -> None:
+        """Wait for the answers under way; for a clean stop."""
+        while self.under_way:
+            await asyncio.wait(self.under_way)
+
     def too_large(self, _body: bytes = b"") -> Reply:
         """Answer a body that is larger than we read."""
         return Reply(413, b'{"Error":"the body is larger than the %d bytes that are read"}' % self.max_body_bytes)

@@ -24,7 +24,6 @@ def configure_logging(
     """
     output = stream if stream is not None else sys.stderr
     shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

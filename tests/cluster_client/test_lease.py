@@ -1,5 +1,5 @@
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -23,7 +23,7 @@ class Clock:
     def elector(self, client: KubeClient, identity: str) -> LeaderElector:
         timing = Timing(
             clock=lambda: self.seconds,
-            now=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds),
+            wall=lambda: datetime(2026, 1, 1, tzinfo=UTC).timestamp() + self.seconds,
         )
         terms = ElectionTerms("default", "scheduler", identity)
         return LeaderElector(client, terms, on_change=self.changes.append, timing=timing)

@@ -91,3 +91,10 @@ async def standing(server: ApiServer, **settings: Any) -> AsyncIterator[Stand]:
         finally:
             stopping.set()
             await task
+
+
+def agrees(stand: Stand, server: ApiServer) -> bool:
+    """Whether the ledger holds exactly what the API server has bound."""
+    stand.ledger.check_invariants()
+    bound = {p["metadata"]["uid"] for p in server.list("v1", "Pod") if p["spec"].get("nodeName")}
+    return set(stand.ledger.holdings) == bound

@@ -1,6 +1,7 @@
 """Every way in which a binding can go wrong ends with the truth in the ledger."""
 
 import asyncio
+import random
 from collections.abc import Callable
 
 import pytest
@@ -15,8 +16,8 @@ from gpuslice.placement.rejection import TEXTS, Obstacle
 from simulator.apiserver.faults import matching
 from simulator.apiserver.server import ApiServer, running
 from tests.extender.objects import container, node, pod
-from tests.extender.scheduler import findings
-from tests.extender.stand import standing
+from tests.extender.scheduler import findings, node_of
+from tests.extender.stand import agrees, standing
 
 pytestmark = pytest.mark.anyio
 BINDING = matching(method="POST", path="/binding")
@@ -179,6 +180,40 @@ async def test_a_call_repeated_after_success_says_success_and_changes_nothing() 
             (holding,) = stand.ledger.holdings.values()
             assert answers == ["", "", "pod default/a is bound to n1"]
             assert (holding.node, holding.phase) == ("n1", Phase.BOUND)
+
+
+FAULTS: tuple[Callable[[ApiServer], None], ...] = (
+    lambda server: server.faults.fail(500, BINDING, times=1),
+    lambda server: server.faults.fail(409, BINDING, times=1),
+    lambda server: server.faults.lose_answer(BINDING, times=1),
+    lambda server: server.faults.partition(BINDING, times=1),
+    lambda server: server.faults.delay(0.01, BINDING, times=2),
+    lambda server: server.faults.fail(503, READING, times=1),
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_calls_that_race_for_one_pod_end_with_one_binding_that_all_agree_on(seed: int) -> None:
+    rng = random.Random(seed)
+    async with running() as server:
+        for name in ("n1", "n2", "n3"):
+            await server.create(node(name, 1))
+        created = await server.create(pod("a", container(memory_mib=16_384)))
+        async with standing(server) as stand:
+            for fault in rng.sample(FAULTS, rng.randrange(4)):
+                fault(server)
+            calls = []
+            for _ in range(12):
+                where = rng.choice(("n1", "n2", "n3"))
+                calls.append((where, asyncio.create_task(stand.bind(created, where))))
+                for _ in range(rng.randrange(6)):
+                    await asyncio.sleep(0)
+            answers = [(where, await call) for where, call in calls]
+            bound = node_of(server, "a")
+            assert {where for where, error in answers if not error} <= {bound}
+            assert await stand.bind(created, bound or "n1") == ""
+            await stand.until(lambda: agrees(stand, server))
+            assert (len(stand.ledger.holdings), findings(server)) == (1, [])
 
 
 class NoDesk:

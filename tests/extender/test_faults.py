@@ -12,7 +12,7 @@ from simulator.apiserver.server import ApiServer, running
 from tests.extender.objects import container, node, pod
 from tests.extender.processes import extender_process
 from tests.extender.scheduler import findings, node_of, scheduling
-from tests.extender.stand import Stand, standing
+from tests.extender.stand import agrees, standing
 
 pytestmark = pytest.mark.anyio
 HALF = 8192
@@ -25,13 +25,6 @@ async def pods(server: ApiServer, count: int, prefix: str = "p") -> list[dict[st
 
 def bound_count(server: ApiServer) -> int:
     return sum(bool(found["spec"].get("nodeName")) for found in server.list("v1", "Pod"))
-
-
-def agrees(stand: Stand, server: ApiServer) -> bool:
-    """Whether the ledger holds exactly what the API server has bound."""
-    stand.ledger.check_invariants()
-    bound = {p["metadata"]["uid"] for p in server.list("v1", "Pod") if p["spec"].get("nodeName")}
-    return set(stand.ledger.holdings) == bound
 
 
 async def test_a_restart_of_the_api_server_loses_and_doubles_nothing() -> None:

@@ -203,7 +203,7 @@ def timing(draw: random.Random, stall: Stall | None = None) -> Timing:
         if stall is not None:
             await stall.passed()
 
-    return Timing(clock=loop.time, now=lambda: EPOCH + timedelta(seconds=loop.time()), sleep=sleep, draw=draw.random)
+    return Timing(clock=loop.time, wall=lambda: EPOCH.timestamp() + loop.time(), sleep=sleep, draw=draw.random)
 
 
 def now() -> datetime:

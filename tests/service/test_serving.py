@@ -511,6 +511,7 @@ async def test_what_is_under_way_goes_on_when_the_daemon_does_not_wait_for_it_an
     await task
     (answering,) = direct.under_way
     go_on.set()
-    await asyncio.wait({answering})
+    await direct.finish()
+    assert answering.done()
     assert not answering.cancelled()
     writer.close()
