@@ -11,8 +11,8 @@ from gpuslice.placement.fleet import KIND_SEPARATOR, Fleet
 from gpuslice.placement.mix import MILLI, Task
 
 MILLION: Final = 1_000_000
-_FIRST: Final = 32
-"""Pods to see before the mix counts for anything."""
+_FIRST: Final = 100
+"""Pods to see before the mix counts for anything: so many tell as much as a thousand."""
 _REMEMBERED: Final = 20_000
 _CLASSES: Final = 4_096
 """Above either number all counts are halved: old pods fade, and odd ones are forgotten."""
