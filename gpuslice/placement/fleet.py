@@ -64,7 +64,7 @@ class Vocabulary:
 
 
 _Kinds = tuple[tuple[str, type[np.generic]], ...]
-_CARD_COLUMNS: Final[_Kinds] = (
+CARD_COLUMNS: Final[_Kinds] = (
     ("total_slots", np.int32),
     ("total_memory", np.int32),
     ("total_cores", np.int32),
@@ -83,7 +83,7 @@ _CARD_COLUMNS: Final[_Kinds] = (
     ("mode", np.int16),
     ("numa", np.int16),
 )
-_NODE_COLUMNS: Final[_Kinds] = (
+NODE_COLUMNS: Final[_Kinds] = (
     ("known", np.bool_),
     ("ready", np.bool_),
     ("unclear", np.int32),
@@ -147,9 +147,9 @@ class Fleet:
         self._wiring_numbers: dict[Links, int] = {(): 0}
         self._free_rows: list[int] = []
         self._rank: npt.NDArray[np.int32] | None = None
-        for name, kind in _CARD_COLUMNS:
+        for name, kind in CARD_COLUMNS:
             setattr(self, name, np.zeros((_FIRST_ROWS, _FIRST_COLUMNS), dtype=kind))
-        for name, kind in _NODE_COLUMNS:
+        for name, kind in NODE_COLUMNS:
             setattr(self, name, np.zeros(_FIRST_ROWS, dtype=kind))
 
     @property
@@ -212,7 +212,7 @@ class Fleet:
         """Take a node's row back."""
         row = self.row_of.pop(name)
         self._forget_cards(row)
-        for column, _ in _NODE_COLUMNS[:-1]:
+        for column, _ in NODE_COLUMNS[:-1]:
             getattr(self, column)[row] = 0
         self.names[row] = ""
         self._free_rows.append(row)
@@ -268,7 +268,7 @@ class Fleet:
     def _forget_cards(self, row: int) -> None:
         self._uuids[row] = ()
         self.views.pop(row, None)
-        for name, _ in _CARD_COLUMNS:
+        for name, _ in CARD_COLUMNS:
             getattr(self, name)[row] = 0
 
     def _relaid(self, row: int) -> None:
@@ -281,7 +281,7 @@ class Fleet:
         if needed <= capacity:
             return
         capacity = max(needed, capacity + capacity // 2)
-        for name, kind in (*_CARD_COLUMNS, *_NODE_COLUMNS):
+        for name, kind in (*CARD_COLUMNS, *NODE_COLUMNS):
             old = getattr(self, name)
             new = np.zeros((capacity, *old.shape[1:]), dtype=kind)
             new[: len(old)] = old
@@ -291,7 +291,7 @@ class Fleet:
         rows, width = self.present.shape
         if needed <= width:
             return
-        for name, kind in _CARD_COLUMNS:
+        for name, kind in CARD_COLUMNS:
             new = np.zeros((rows, needed), dtype=kind)
             new[:, :width] = getattr(self, name)
             setattr(self, name, new)

@@ -311,6 +311,7 @@ class Ledger:
         self._doubt_unseen(pods, event.now)
         for pod in event.pods:
             self._pod_seen(pod)
+        self.scores.look_round(self.fleet)
 
     def _doubt_unseen(self, listed: set[str], now: float) -> None:
         """A share that was confirmed but never seen may belong to a pod younger than the list: give it a deadline."""

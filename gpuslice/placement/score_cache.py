@@ -13,6 +13,7 @@ from gpuslice.placement.fit import fit_node
 from gpuslice.placement.fleet import Codes, Fleet, Floats, Ints
 from gpuslice.placement.rejection import Obstacle
 from gpuslice.placement.shape import PodShape
+from gpuslice.placement.states import NodeStates
 from gpuslice.placement.verdicts import scan_and_tell
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ class _Verdicts:
             self.scores = np.append(self.scores, np.zeros(more, dtype=np.float64))
             self.versions = np.append(self.versions, np.zeros(more, dtype=np.int64))
 
+    def judge(self, fleet: Fleet, rows: Ints, shape: PodShape) -> None:
+        """Judge one row after the other."""
+        for row in rows.tolist():
+            fit = fit_node(fleet, row, shape, self.policy)
+            self.codes[row], self.scores[row] = (fit, 0.0) if isinstance(fit, Obstacle) else (0, fit.score)
+
 
 class ScoreCache:
     """Verdicts by class, least recently used dropped first."""
@@ -49,6 +56,12 @@ class ScoreCache:
     def __init__(self, classes: int = CLASSES) -> None:
         self._classes = classes
         self._known: OrderedDict[tuple[object, ...], _Verdicts] = OrderedDict()
+        self._states = NodeStates()
+
+    def look_round(self, fleet: Fleet) -> None:
+        """See which nodes are equal, all at once: 30 ms for 5,000 after a list, which takes longer itself."""
+        rows: Ints = np.fromiter(fleet.row_of.values(), dtype=np.int64)
+        self._states.numbers(fleet, rows, at_once=len(rows))
 
     def verdicts(self, fleet: Fleet, rows: Ints, shape: PodShape, policy: "Policy") -> tuple[Codes, Floats]:
         """Return obstacle and score of some rows (all of them known to the fleet), up to date."""
@@ -56,7 +69,7 @@ class ScoreCache:
         found.grow(fleet.rows)
         stale = (found.versions.take(rows) < fleet.version.take(rows)).nonzero()[0]
         if len(stale):
-            _rescan(fleet, found, rows.take(stale), shape)
+            self._rescan(fleet, found, rows.take(stale), shape)
         return found.codes.take(rows), found.scores.take(rows)
 
     def _class(self, shape: PodShape, policy: "Policy") -> _Verdicts:
@@ -71,13 +84,23 @@ class ScoreCache:
             self._known.popitem(last=False)
         return found
 
+    def _rescan(self, fleet: Fleet, found: _Verdicts, rows: Ints, shape: PodShape) -> None:
+        if len(rows) <= (_SLICE_BY_SLICE if shape.is_one_slice else _ONE_BY_ONE):
+            found.judge(fleet, rows, shape)
+        elif not (shape.is_one_slice and shape.selection is None and self._rescan_alike(fleet, found, rows, shape)):
+            found.codes[rows], found.scores[rows], unsearched = scan_and_tell(fleet, rows, shape, found.policy)
+            rows = np.delete(rows, unsearched) if len(unsearched) else rows
+        found.versions[rows] = fleet.version[rows]
 
-def _rescan(fleet: Fleet, found: _Verdicts, rows: Ints, shape: PodShape) -> None:
-    if len(rows) <= (_SLICE_BY_SLICE if shape.is_one_slice else _ONE_BY_ONE):
-        for row in rows.tolist():
-            fit = fit_node(fleet, row, shape, found.policy)
-            found.codes[row], found.scores[row] = (fit, 0.0) if isinstance(fit, Obstacle) else (0, fit.score)
-    else:
-        found.codes[rows], found.scores[rows], unsearched = scan_and_tell(fleet, rows, shape, found.policy)
-        rows = np.delete(rows, unsearched) if len(unsearched) else rows
-    found.versions[rows] = fleet.version[rows]
+    def _rescan_alike(self, fleet: Fleet, found: _Verdicts, rows: Ints, shape: PodShape) -> bool:
+        """Judge one of all equal rows for each of them, if there are few different ones."""
+        numbers = self._states.numbers(fleet, rows)
+        if numbers is None:
+            return False
+        _, firsts, which = np.unique(numbers, return_index=True, return_inverse=True)
+        if len(firsts) > _SLICE_BY_SLICE:
+            return False
+        examples = rows[firsts]
+        found.judge(fleet, examples, shape)
+        found.codes[rows], found.scores[rows] = found.codes[examples[which]], found.scores[examples[which]]
+        return True

@@ -25,6 +25,7 @@ BOUNDED = {
     # Requests by what is written in the pod; verdicts and the mix by request.
     "extender.engine._reader._known": 4096,
     "extender.engine.ledger.scores._known": 256,
+    "extender.engine.ledger.scores._states._known": 4096,
     "extender.engine.ledger.observer._counts": 4096,
     "extender.engine.ledger.observer._outlook.counts": 4096,
     "extender.engine.ledger.fleet.views": 2048,

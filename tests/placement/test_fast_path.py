@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpuslice.devices.inventory import Card
 from gpuslice.devices.requests import CardSelection, ContainerDemand, ContainerRequest, PodRequest, Role
+from gpuslice.placement import events, score_cache
 from gpuslice.placement.fit import Fit, fit_blocks, fit_node, fit_slice
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.mix import Task
@@ -19,7 +20,7 @@ from gpuslice.placement.policies.registry import NAMES, PolicyDefaults, resolve
 from gpuslice.placement.shape import PodShape, shape_of
 from gpuslice.placement.verdicts import scan_nodes
 from gpuslice.placement.view import planning_view, view_of
-from tests.placement.build import BINPACK, key, node, roles_of, run, seen
+from tests.placement.build import BINPACK, ask, key, node, request, roles_of, run, seen
 
 pytestmark = pytest.mark.timeout(240)
 MODELS = ("NVIDIA A10", "NVIDIA A100-SXM4-40GB", "NVIDIA H100")
@@ -208,3 +209,44 @@ def test_a_placement_never_overcommits_and_keeps_cards_apart(data: st.DataObject
     ledger.check_invariants()
     assert not ledger.conflicts
     assert ledger.holdings["new"].key == key("new")
+
+
+def many_of_each(ledger: Ledger, copies: int) -> Ledger:
+    """Return a cluster with so many nodes like each of another, without its pods, all seen in one list."""
+    fleet, nodes = ledger.fleet, []
+    for (name, row), copy in product(fleet.row_of.items(), range(copies)):
+        book = ledger.book(name)
+        assert book is not None
+        assert book.cards is not None
+        cards = tuple(dataclasses.replace(card, uuid=f"{card.uuid}-{copy}") for card in book.cards.cards)
+        given = dataclasses.replace(book.cards, node=f"{name}-{copy}", cards=cards)
+        nodes.append(events.NodeSeen(given, bool(fleet.ready[row]), int(fleet.cpu_total[row])))
+    found = Ledger()
+    found.apply(events.Relist(nodes=tuple(nodes), pods=(), now=0.0))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=15, deadline=None)
+@forall(data=st.data())
+def test_one_of_many_equal_nodes_speaks_for_all(name: str, data: st.DataObject) -> None:
+    ledger = many_of_each(data.draw(clusters()), copies=34)
+    ledger.observer.fix(data.draw(TASKS))
+    defaults, rows = PolicyDefaults(node=name, card=name), np.arange(ledger.fleet.rows)
+    for step in range(4):
+        shape = shape_of(data.draw(pods_of_one_slice()), data.draw(st.sampled_from((0, 2000))))
+        policy = resolve(shape.request, defaults, ledger.outlook)
+        codes, scores = ledger.scores.verdicts(ledger.fleet, rows, shape, policy)
+        fast = [(int(code), float(score)) for code, score in zip(codes, scores, strict=True)]
+        assert fast == plain(ledger, shape, defaults)
+        run(ledger, f"new{step}", shape.request, defaults=defaults)
+
+
+def test_equal_nodes_are_not_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Ledger()
+    first.apply(node("n", *(Card(f"GPU-{n}", 1000, 4) for n in range(8))))
+    ledger = many_of_each(first, copies=200)
+    for number in range(3):
+        run(ledger, f"old{number}", request(ask(memory_mib=300 + number)))
+    monkeypatch.setattr(score_cache, "scan_and_tell", None)
+    assert run(ledger, "new", request(ask(memory_mib=500))) is not None
