@@ -239,10 +239,10 @@ def place(
 ) -> PodAllocation | Rejection:
     """Choose the exact slices of a pod on one node. Books nothing: the caller applies ``Assume`` next.
 
-    A pod that already holds its share on that node gets the same answer again.
+    A pod that already holds its share on that node gets the same answer again, if the node still has the cards.
     """
     held = ledger.holdings.get(asker.uid)
-    if held is not None and held.node == node and held.allocation.containers:
+    if held is not None and held.node == node and held.allocation.containers and not ledger.lost_by(held):
         return held.allocation
     row = ledger.fleet.row_of.get(node)
     if row is None:

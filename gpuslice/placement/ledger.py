@@ -96,6 +96,10 @@ class Ledger:
         """Return a node's book, or None if nothing is known of it."""
         return self.books.nodes.get(node)
 
+    def lost_by(self, holding: Holding) -> tuple[str, ...]:
+        """Return the cards on a pod's record that its node does not have, or not any more."""
+        return self.books.lost(self.books.nodes[holding.node], holding)
+
     def group_nodes(self, group: str) -> Mapping[str, int]:
         """Return how many pods of a group each node holds."""
         return self._groups.get(group, {})
@@ -115,13 +119,8 @@ class Ledger:
 
     def lost_cards(self) -> dict[str, tuple[str, ...]]:
         """Return pods (by UID) whose record names cards that their node does not have, and those cards."""
-        found = {}
-        for book in self.books.nodes.values():
-            for uid, holding in book.holders.items():
-                lost = self.books.lost(book, holding)
-                if lost:
-                    found[uid] = lost
-        return found
+        found = ((uid, self.lost_by(holding)) for uid, holding in self.holdings.items())
+        return {uid: lost for uid, lost in found if lost}
 
     def check_invariants(self) -> None:
         """Raise :class:`audit.BrokenLedger` if the books contradict each other or a card is overcommitted."""

@@ -28,7 +28,7 @@ from gpuslice.placement.events import (
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.policies.registry import PolicyDefaults
 from gpuslice.placement.rejection import TEXTS, Obstacle, Rejection
-from tests.placement.build import BINPACK, ask, card, given, key, node, request, run, seen, share
+from tests.placement.build import BINPACK, SPREAD, ask, card, given, key, node, request, run, seen, share
 
 CARD = 16384
 
@@ -442,6 +442,19 @@ def test_placing_again_gives_the_same_answer() -> None:
     ledger = one_card()
     placed = run(ledger, "a", request())
     assert decide.place(ledger, request(), "n1", BINPACK, decide.Asker("a")) == placed
+
+
+def test_placing_again_is_a_new_decision_when_a_card_has_gone() -> None:
+    """The node lost a card while the pod was on its way: its plugin would refuse the old decision."""
+    ledger = Ledger()
+    ledger.apply(node("n1", card("GPU-0"), card("GPU-1")))
+    placed = run(ledger, "a", request(), defaults=SPREAD)
+    assert placed is not None
+    left = "GPU-1" if placed.containers["main"][0].card == "GPU-0" else "GPU-0"
+    ledger.apply(node("n1", card(left)))
+    again = decide.place(ledger, request(), "n1", SPREAD, decide.Asker("a"))
+    assert isinstance(again, PodAllocation)
+    assert [share.card for _, share in again.shares()] == [left]
 
 
 def test_a_pod_with_an_assumed_share_does_not_stand_in_its_own_way() -> None:
