@@ -55,7 +55,7 @@ demo: build ## Run the whole path on an embedded cluster: pods from YAML to enfo
 
 .PHONY: test
 test: build $(CLIENTS)/.synced ## Run every test that needs no root and no real cluster
-	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart=0 $(ARGS)
 
 # ---- slower tiers -------------------------------------------------------------------------------
 
