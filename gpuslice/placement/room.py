@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import Final
 
 from gpuslice.devices.requests import CardSelection
+from gpuslice.placement.mix import MILLI
 from gpuslice.placement.rejection import Obstacle
 from gpuslice.placement.selection import card_accepted
 from gpuslice.placement.shape import Block
 from gpuslice.placement.view import CardState, NodeView, barred
 
 ANY_SIZE: Final = -2
-MILLI: Final = 1000
 _KEPT: Final = 8_192
 """States of cards; 450 bytes each."""
 
