@@ -125,7 +125,9 @@ class Bench:
         if mode.extender == "none":
             return None
         if mode.extender == "ours":
-            self.fleet.start_extender([f"--scoring={mode.scoring}", f"--best-nodes={BEST_NODES}"])
+            flags = [f"--scoring={mode.scoring}", f"--best-nodes={BEST_NODES}"]
+            # The relay runs in this process, and every byte through it would count against ours alone.
+            self.fleet.start_extender(flags, relayed=False)
             self.port = self.fleet.extender.ports["listen"]
             return self.fleet.extender.process
         ports = self.fleet.folder / "trivial.json"

@@ -100,10 +100,11 @@ class Fleet:
         token = self.admin.service_account_token(chart.NAMESPACE, "gpuslice-scheduler")
         return self.plane.kubeconfig("gpuslice-scheduler", token, chart.NAMESPACE)
 
-    def start_extender(self, flags: Sequence[str] = ()) -> None:
-        """Start the extender behind the relay and let the observer call it."""
+    def start_extender(self, flags: Sequence[str] = (), *, relayed: bool = True) -> None:
+        """Start the extender, behind the relay or on the API server itself, and let the observer call it."""
         token = self.admin.service_account_token(chart.NAMESPACE, "gpuslice-scheduler")
-        kubeconfig = self.plane.kubeconfig("extender", token, chart.NAMESPACE, port=self.relay.port)
+        port = self.relay.port if relayed else 0
+        kubeconfig = self.plane.kubeconfig("extender", token, chart.NAMESPACE, port=port)
         self.extender = Daemon(
             "extender",
             [
