@@ -1,8 +1,9 @@
 """Benchmark on a real control plane: ``python -m bench.cluster [--nodes 1000] [--pods 1000] [--repeat 3]``; no root.
 
 A thousand pods wait; kube-scheduler starts; the time from the first to the last binding gives pods per second. Every
-mode runs beside stock kube-scheduler and beside an extender with the same verbs that decides nothing, in one control
-plane, in turns: a shared machine wanders, so look at the ratios. The scheduler's configuration is the chart's.
+mode runs beside stock kube-scheduler and beside an extender with the same verbs that decides nothing
+(bench/trivial.py), in one control plane, in turns: a shared machine wanders, so look at the ratios. ``--bare`` adds
+that extender without its framework. The scheduler's configuration is the chart's.
 """
 
 import argparse
@@ -32,7 +33,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One way to schedule the pods. ``extender``: ours, trivial, or none."""
+    """One way to schedule the pods. ``extender``: ours, trivial, bare, or none."""
 
     name: str
     extender: str
@@ -46,6 +47,10 @@ MODES = (
     Mode("ours_prioritize", "ours"),
     Mode("trivial_filter", "trivial", "filter", SMALL_PERCENTAGE),
     Mode("ours_filter", "ours", "filter", SMALL_PERCENTAGE),
+)
+BARE_MODES = (
+    Mode("bare_prioritize", "bare"),
+    Mode("bare_filter", "bare", "filter", SMALL_PERCENTAGE),
 )
 
 
@@ -132,8 +137,8 @@ class Bench:
             return self.fleet.extender.process
         ports = self.fleet.folder / "trivial.json"
         ports.unlink(missing_ok=True)
-        best = BEST_NODES if mode.scoring == "filter" else 0
-        command = ["-m", "bench.cluster_trivial", str(self.fleet.scheduler_kubeconfig()), str(ports), str(best)]
+        command = ["-m", "bench.trivial", str(self.fleet.scheduler_kubeconfig()), str(ports)]
+        command += [f"--best-nodes={BEST_NODES}"] * (mode.scoring == "filter") + ["--bare"] * (mode.extender == "bare")
         process = Supervised("trivial", [sys.executable, *command], log=self.fleet.folder / "logs" / "trivial.log")
         wait_until(
             lambda: ports.exists() and ports.read_text(), what="trivial extender", within_seconds=30, watched=[process]
@@ -183,6 +188,11 @@ def figures(runs: dict[str, list[Run]]) -> list[Figure]:
     def cpu(name: str) -> float:
         return statistics.median(run.extender_cpu for run in runs[name])
 
+    bare = [
+        Figure.compared(f"cluster_{name}_to_bare", "pods/s", rate(f"ours_{name}"), rate(f"bare_{name}"))
+        for name in ("prioritize", "filter")
+        if f"bare_{name}" in runs
+    ]
     return [
         Figure.alone("cluster_stock", "pods/s", rate("stock")),
         Figure.compared(
@@ -190,6 +200,7 @@ def figures(runs: dict[str, list[Run]]) -> list[Figure]:
         ),
         Figure.compared("cluster_filter", "pods/s", rate("ours_filter"), rate("trivial_filter"), target=0.9),
         Figure.compared("cluster_filter_to_stock", "pods/s", rate("ours_filter"), rate("stock"), target=0.8),
+        *bare,
         Figure.compared(
             "extender_cpu_prioritize", "s/1000 pods", cpu("ours_prioritize"), cpu("trivial_prioritize"), target=2.0
         ),
@@ -203,11 +214,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--bare", action="store_true")
     arguments = parser.parse_args(argv)
+    modes = MODES + BARE_MODES * arguments.bare
     runs: dict[str, list[Run]] = defaultdict(list)
     with Bench(arguments.nodes, arguments.pods) as bench:
         for turn in range(arguments.repeat):
-            for mode in MODES:
+            for mode in modes:
                 run = bench.run(mode)
                 runs[mode.name].append(run)
                 print(

@@ -3,7 +3,7 @@
 A cycle is what kube-scheduler does for one pod: /filter with all node names, /prioritize with those that fit, /bind to
 the best one, on one keep-alive connection. The cluster is half full. The API server is a stub that answers bindings at
 once; the time spent waiting for it (the extender says it in Server-Timing) is taken out of the cycle and left in cycles
-per second. The baseline is an extender with the same verbs that decides nothing, measured between the same two points.
+per second. The baseline (bench/trivial.py) decides nothing and is measured between the same two points, in turns.
 """
 
 import argparse
@@ -32,6 +32,8 @@ from bench.harness import Figure, cpu_seconds, percentile, report, resident_mib
 TARGETS = {100: (0.5, 1.0), 1000: (0.7, 1.5), 5000: (1.5, 3.5)}
 PODS_PER_NODE = 4
 WARM_UP = 200
+TURN = 50
+"""Cycles of one extender before it is the other's turn: the machine is never quick for one of them alone."""
 FIRST_POD = 1_000_000
 
 
@@ -99,23 +101,40 @@ def waiting_ms(head: bytes) -> float:
     return float(rest.split(b"\r\n", 1)[0]) if found else 0.0
 
 
-def run_cycles(port: int, nodes: int, cycles: int, pid: int) -> Result:
-    """Drive the extender for ``WARM_UP + cycles`` pods."""
-    rng, result, connection = random.Random(7), Result(), Connection(port)
-    names = json.dumps([f"node-{index:05d}" for index in range(nodes)]).encode()
-    encode = msgspec.json.Encoder().encode
-    started = used = 0.0
-    for number in range(WARM_UP + cycles):
-        if number == WARM_UP:
-            result = Result()
-            started, used = time.perf_counter(), cpu_seconds(pid)
-        pod = pod_object(FIRST_POD + number, *share_of(rng))
-        one_cycle(connection, pod, encode(pod), names, result)
-    result.seconds = time.perf_counter() - started
-    result.cpu_ms = (cpu_seconds(pid) - used) * 1000 / cycles
-    result.rss_mib = resident_mib(pid)
-    connection.close()
-    return result
+class Contender:
+    """One extender, driven over one connection with the same pods as the other."""
+
+    def __init__(self, port: int, pid: int, nodes: int) -> None:
+        self.result = Result()
+        self._pid = pid
+        self._connection = Connection(port)
+        self._rng = random.Random(7)
+        self._names = json.dumps([f"node-{index:05d}" for index in range(nodes)]).encode()
+        self._encode = msgspec.json.Encoder().encode
+        self._next = FIRST_POD
+        self._used = 0.0
+
+    def begin(self) -> None:
+        """Warm up, and count from here."""
+        self.run(WARM_UP)
+        self.result, self._used = Result(), cpu_seconds(self._pid)
+
+    def run(self, cycles: int) -> None:
+        """Schedule so many pods."""
+        started = time.perf_counter()
+        for _ in range(cycles):
+            pod = pod_object(self._next, *share_of(self._rng))
+            self._next += 1
+            one_cycle(self._connection, pod, self._encode(pod), self._names, self.result)
+        self.result.seconds += time.perf_counter() - started
+
+    def end(self) -> Result:
+        """Hang up and say what was measured."""
+        self._connection.close()
+        cycles = self._next - FIRST_POD - WARM_UP
+        self.result.cpu_ms = (cpu_seconds(self._pid) - self._used) * 1000 / cycles
+        self.result.rss_mib = resident_mib(self._pid)
+        return self.result
 
 
 def one_cycle(connection: Connection, pod: dict[str, Any], encoded: bytes, names: bytes, result: Result) -> None:
@@ -213,29 +232,26 @@ def measure(nodes: int, cycles: int, folder: Path, extra: list[str]) -> tuple[Re
         pods = nodes * PODS_PER_NODE
         world = stack.enter_context(process("bench.extender_world", str(nodes), str(pods), str(folder / "world.json")))
         ports = read_ports(folder / "world.json", world)
+        kubeconfig = str(folder / "kubeconfig")
         write_kubeconfig(folder / "kubeconfig", ports["listen"])
-        flags = ["--kubeconfig", str(folder / "kubeconfig"), "--no-leader-elect", "--listen", "127.0.0.1:0"]
-        flags += [
-            "--metrics-host",
-            "127.0.0.1",
-            "--ports-file",
-            str(folder / "ours.json"),
-            "--log-level",
-            "warning",
-            *extra,
-        ]
+        flags = ["--kubeconfig", kubeconfig, "--no-leader-elect", "--listen", "127.0.0.1:0"]
+        flags += ["--metrics-host", "127.0.0.1", "--ports-file", str(folder / "ours.json"), "--log-level", "warning"]
         started = time.monotonic()
-        with process("extender", *flags) as ours:
-            mine = read_ports(folder / "ours.json", ours)
-            wait_ready(mine["metrics"])
-            ready_seconds = time.monotonic() - started
-            result = run_cycles(mine["listen"], nodes, cycles, ours.pid)
-        with process(
-            "bench.extender_trivial", f"http://127.0.0.1:{ports['listen']}", str(folder / "trivial.json")
-        ) as other:
-            baseline = run_cycles(read_ports(folder / "trivial.json", other)["listen"], nodes, cycles, other.pid)
-        for file in folder.iterdir():
-            file.unlink()
+        ours = stack.enter_context(process("extender", *flags, *extra))
+        mine = read_ports(folder / "ours.json", ours)
+        wait_ready(mine["metrics"])
+        ready_seconds = time.monotonic() - started
+        other = stack.enter_context(process("bench.trivial", kubeconfig, str(folder / "trivial.json")))
+        theirs = read_ports(folder / "trivial.json", other)
+        contenders = [Contender(mine["listen"], ours.pid, nodes), Contender(theirs["listen"], other.pid, nodes)]
+        for contender in contenders:
+            contender.begin()
+        for _ in range(cycles // TURN):
+            for contender in contenders:
+                contender.run(TURN)
+        result, baseline = (contender.end() for contender in contenders)
+    for file in folder.iterdir():
+        file.unlink()
     return result, baseline, ready_seconds, ports["pods"]
 
 

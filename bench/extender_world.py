@@ -2,7 +2,8 @@
 
 It is a process of its own and does as little as possible, so that what is measured is the extender. Nodes have 8 cards
 of 10 slices; pods follow the request mix of the openb trace and fill half of the cards. For each binding the watch
-brings the bound pod, and the oldest pod is deleted: the cluster stays half full, and the extender pays for its watch.
+brings the bound pod, and the oldest pod is deleted: the cluster stays half full, and the extender pays for its watch. A
+binding without an allocation is the baseline's: it costs this process the same, and the watch tells nothing of it.
 
 Usage: ``python -m bench.extender_world NODES PODS PORTS_FILE``.
 """
@@ -153,21 +154,24 @@ class World:
         number = int(metadata["name"].rpartition("-")[2])
         pod = pod_object(number, 0, 0)
         allocation = metadata.get("annotations", {}).get(ALLOCATION, "")
-        found = bound(pod, binding["target"]["name"], allocation) if allocation else None
-        if found is not None:
+        found = bound(pod, binding["target"]["name"], allocation)
+        lines = [self.line("MODIFIED", found), self.line("DELETED", self.oldest[self.next_deleted])]
+        if allocation:
             self.oldest.append(found)
-            self.tell("MODIFIED", found)
-        if self.next_deleted < len(self.oldest):
-            self.tell("DELETED", self.oldest[self.next_deleted])
             self.next_deleted += 1
+            self.tell(lines)
 
-    def tell(self, kind: str, pod: dict[str, Any]) -> None:
-        """Send one watch event."""
+    def line(self, kind: str, pod: dict[str, Any]) -> bytes:
+        """Make a line of a watch."""
         self.version += 1
         pod["metadata"]["resourceVersion"] = str(self.version)
-        line = json.dumps({"type": kind, "object": pod}, separators=(",", ":")).encode() + b"\n"
+        return json.dumps({"type": kind, "object": pod}, separators=(",", ":")).encode() + b"\n"
+
+    def tell(self, lines: list[bytes]) -> None:
+        """Send watch events."""
         for transport in self.watches["/api/v1/pods"]:
-            transport.write(b"%x\r\n" % len(line) + line + b"\r\n")
+            for line in lines:
+                transport.write(b"%x\r\n" % len(line) + line + b"\r\n")
 
 
 def _pages(items: list[dict[str, Any]], size: int = 500) -> list[bytes]:

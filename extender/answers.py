@@ -54,9 +54,18 @@ class NodeNames:
         return self._table
 
 
-def answer_filter(names: NodeNames, decision: Decision, *, at_most: int | None) -> bytes:
-    """Write an ExtenderFilterResult: every node that fits, or the best ``at_most``, and a reason for each other."""
+def answer_filter(names: NodeNames, decision: Decision, asked: bytes, *, at_most: int | None) -> bytes:
+    """Write an ExtenderFilterResult: every node that fits, or the best ``at_most``, and a reason for each other.
+
+    Args:
+        names: The name tables.
+        decision: The verdicts.
+        asked: The names that kube-scheduler has sent, as they came.
+        at_most: How many of the best to offer; None for all that fit.
+    """
     codes, rows, fitting = decision.codes, decision.rows, decision.fitting
+    if at_most is None and len(fitting) == len(codes):
+        return filter_answer(asked, b"")
     known = bool((rows >= 0).all())
     if at_most is not None and decision.fits_anywhere:
         offered = msgspec.json.encode(decision.best(at_most))

@@ -26,6 +26,7 @@ from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.events import EventRecorder, Subject
 from gpuslice.cluster.following import LeaseFollower
 from gpuslice.cluster.lease import ElectionTerms, LeaderElector
+from gpuslice.cluster.moments import SpareMoments
 from gpuslice.cluster.timing import REAL_TIME, Timing
 from gpuslice.devices.families import load_builtin, load_files
 from gpuslice.placement import events
@@ -43,9 +44,18 @@ STALE_SECONDS = 60.0
 class Extender:
     """Owns every part. What one part has to say to another goes through here."""
 
-    def __init__(self, settings: ExtenderSettings, client: KubeClient, *, timing: Timing = REAL_TIME) -> None:
+    def __init__(
+        self,
+        settings: ExtenderSettings,
+        client: KubeClient,
+        *,
+        timing: Timing = REAL_TIME,
+        moments: SpareMoments | None = None,
+    ) -> None:
+        """Wire the parts; ``moments`` are those of the client's transport, if it knows such."""
         self.settings = settings
         self.timing = timing
+        self._moments = moments
         families = load_files(settings.device_files) if settings.device_files else load_builtin()
         self.recorder = EventRecorder(client, COMPONENT, settings.identity, now=timing.now)
         self.reports = Reports(self.recorder, clock=timing.clock)
@@ -67,7 +77,12 @@ class Extender:
         self.waker = Waker(client, leads=leads, gone=self._not_woken, timing=timing)
         self.feed = Feed(client, families, self, timing=timing)
         self.binder = Binder(
-            client, self.promises, self.gate, leads=leads, timeout_seconds=settings.bind_timeout_seconds
+            client,
+            self.promises,
+            self.gate,
+            leads=leads,
+            timeout_seconds=settings.bind_timeout_seconds,
+            waiting=self._spare_moment,
         )
         self.preemption = Preemption(
             client, self.promises, self.reports, budgets=self.feed.budgets_now, leads=leads, timing=timing
@@ -79,6 +94,12 @@ class Extender:
 
     def _release(self, uid: str) -> None:
         self.promises.reconsider(uid)
+
+    def _spare_moment(self) -> None:
+        """The API server is at work on a binding: do what nobody should wait for, what the watches brought first."""
+        if self._moments is not None:
+            self._moments.use()
+        asyncio.get_running_loop().call_soon(self.engine.look_ahead)
 
     def _is_ours(self, node: str) -> bool:
         facts = self.feed.nodes.get("", node)

@@ -70,8 +70,17 @@ class Binder:
     """Carries out /bind. One attempt per pod at a time; a repeated call joins the one that is under way."""
 
     def __init__(
-        self, client: KubeClient, desk: Desk, gate: Gate, *, leads: Callable[[], bool], timeout_seconds: float
+        self,
+        client: KubeClient,
+        desk: Desk,
+        gate: Gate,
+        *,
+        leads: Callable[[], bool],
+        timeout_seconds: float,
+        waiting: Callable[[], None] = lambda: None,
     ) -> None:
+        """Prepare; ``waiting`` is called each time that the API server has been asked and not answered yet."""
+        self._waiting = waiting
         self._client = client
         self._desk = desk
         self._gate = gate
@@ -123,6 +132,7 @@ class Binder:
         return await self._write(args, plan)
 
     async def _write(self, args: ExtenderBindingArgs, plan: BindingPlan) -> Outcome:
+        asyncio.get_running_loop().call_soon(self._waiting)
         started = time.perf_counter()
         try:
             await self._client.bind_pod(

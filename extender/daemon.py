@@ -13,6 +13,7 @@ from extender.settings import ExtenderSettings
 from extender.verbs import Verbs
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.config import load_cluster_config
+from gpuslice.cluster.moments import SpareMoments
 from gpuslice.cluster.transport import Transport
 from gpuslice.service.certificates import ServingCertificate
 from gpuslice.service.health import Health, HealthServer
@@ -59,8 +60,9 @@ async def serve(settings: ExtenderSettings, stopping: asyncio.Event) -> None:
     listening = open_socket(settings.listen)
     registry, health = CollectorRegistry(), Health()
     certificate = _certificate(settings)
-    async with Transport(config, connections=settings.api_connections, user_agent=COMPONENT) as transport:
-        extender = Extender(settings, KubeClient(transport))
+    connections, moments = settings.api_connections, SpareMoments()
+    async with Transport(config, connections=connections, user_agent=COMPONENT, moments=moments) as transport:
+        extender = Extender(settings, KubeClient(transport), moments=moments)
         health.ready["extender"] = extender.leadership.not_ready
         host, port = settings.metrics_host, settings.metrics_port
         async with HealthServer(health, registry, host=host, port=port) as probes:

@@ -164,9 +164,9 @@ class Engine:
         if dossier.request.is_empty:
             return filter_answer(bytes(args.node_names), b"")
         self.dossiers.put(dossier)
-        return self._filter_names(dossier, candidates)
+        return self._filter_names(dossier, candidates, bytes(args.node_names))
 
-    def _filter_names(self, dossier: Dossier, candidates: Candidates) -> bytes:
+    def _filter_names(self, dossier: Dossier, candidates: Candidates, asked: bytes) -> bytes:
         self.surroundings.release(dossier.key.uid)
         excess = self._excess(dossier) if self.quotas.apply_to(dossier.key.namespace) else ""
         if excess:
@@ -174,23 +174,26 @@ class Engine:
             return _refuse_all(candidates, QUOTA)
         reserved = self.ledger.reservations.get(dossier.key.uid)
         if reserved is not None:
-            return self._filter_reserved(dossier, candidates, reserved.allocation.node)
+            return self._filter_reserved(dossier, candidates, reserved.allocation.node, asked)
+        return self._filter_all(dossier, candidates, asked)
+
+    def _filter_all(self, dossier: Dossier, candidates: Candidates, asked: bytes) -> bytes:
         decision = self._judge(dossier, candidates)
-        return answer_filter(self._names, decision, at_most=self.terms.offer_at_most)
+        return answer_filter(self._names, decision, asked, at_most=self.terms.offer_at_most)
 
     def _excess(self, dossier: Dossier) -> str:
         held = self.ledger.holdings.get(dossier.key.uid)
         own = None if held is None else of_allocation(held.allocation, held.roles)
         return self.quotas.excess(dossier.key.namespace, Claim(most_of_request(dossier.request), dossier.traits), own)
 
-    def _filter_reserved(self, dossier: Dossier, candidates: Candidates, node: str) -> bytes:
+    def _filter_reserved(self, dossier: Dossier, candidates: Candidates, node: str, asked: bytes) -> bytes:
         """Others may be ending for this pod: it goes where its share is reserved, and nowhere else meanwhile."""
         names = candidates.names.tolist()
         refused = dict.fromkeys(names, RESERVED_ELSEWHERE)
         offered: list[str] = []
         if node not in refused and self._missed(dossier.key.uid):
             self.apply(events.Unreserve(dossier.key.uid))
-            return answer_filter(self._names, self._judge(dossier, candidates), at_most=self.terms.offer_at_most)
+            return self._filter_all(dossier, candidates, asked)
         if refused.pop(node, None) is not None:
             self._misses.pop(dossier.key.uid, None)
             decision = self._judge(dossier, Candidates(self.ledger, [node]))
@@ -243,6 +246,10 @@ class Engine:
                 return b"[]"
             known = self._judge(dossier, candidates), self.ledger.fleet.layout
         return answer_prioritize(self._names, *known, asked)
+
+    def look_ahead(self) -> None:
+        """Judge now what the next pods that are like the last ones would have to wait for."""
+        self.ledger.scores.look_ahead(self.ledger.fleet)
 
     def explain(self, namespace: str, name: str) -> bytes | None:
         """Give the last decision on a pod as JSON, or None."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from gpuslice.cluster.wire import BadAnswer
 
@@ -48,6 +49,8 @@ class Lines:
         self._arrival: asyncio.Future[None] | None = None
         self._ended = False
         self._error: Exception | None = None
+        self.put_off: Callable[[Callable[[], None]], None] | None = None
+        """Tells when lines that have come are handed over; None for at once."""
         self._heard_at = self._loop.time()
         # One timer for all lines: it looks at the clock when it goes off.
         self._timer = self._loop.call_later(silence_seconds, self._look_for_silence)
@@ -72,7 +75,10 @@ class Lines:
         if self._ready_bytes > _WAITING_BYTES and not self._paused:
             self._paused = True
             self._transport.pause_reading()
-        self._wake()
+        if self.put_off is None or self._arrival is None:
+            self._wake()
+        else:
+            self.put_off(self._wake)
 
     def end(self, error: Exception | None = None) -> None:
         """Note that nothing more will come."""

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 from gpuslice.cluster.config import ClusterConfig
 from gpuslice.cluster.errors import ApiError, Unreachable, error_from_answer
 from gpuslice.cluster.http1 import Answer, Connection
+from gpuslice.cluster.moments import SpareMoments
 from gpuslice.cluster.route import Route
 from gpuslice.cluster.wire import JSON, SILENCE_SECONDS, BadAnswer, Query
 
@@ -34,11 +35,13 @@ class Transport:
         connections: int = 4,
         user_agent: str = "gpuslice",
         between_lines: Callable[[], Awaitable[None]] | None = None,
+        moments: SpareMoments | None = None,
     ) -> None:
         """Prepare; ``connections`` bounds the calls at one time, watches do not count.
 
         What a watch brings at once is handed over a few lines at a time, with a round of the event loop for others in
-        between; with ``between_lines`` it is one line at a time, and that is awaited instead.
+        between; with ``between_lines`` it is one line at a time, and that is awaited instead. With ``moments`` it waits
+        for a spare one.
 
         Raises:
             BadConfiguration: the cluster is reached through a proxy of a kind that we do not know.
@@ -49,6 +52,7 @@ class Transport:
         self._headers = _fields(headers)
         self._lines_at_once = _LINES_AT_ONCE if between_lines is None else 1
         self._between_lines = between_lines or _next_round
+        self._put_off = None if moments is None else moments.put_off
         self._turns = asyncio.Semaphore(connections)
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
@@ -128,6 +132,7 @@ class Transport:
                     if answer.status == 401:
                         self._credentials.forget()
                     raise _refusal(label, answer)
+                lines.put_off = self._put_off
                 while some := await lines.take(self._lines_at_once):
                     for line in some:
                         yield line

@@ -5,6 +5,7 @@ some nodes rescans only those of them that changed since they were last looked a
 """
 
 from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,13 +25,20 @@ _ONE_BY_ONE: Final = 12
 """Up to so many rows, plain Python is quicker than columns."""
 _SLICE_BY_SLICE: Final = 32
 """The same for pods of one slice."""
+_AHEAD_CLASSES: Final = 8
+_AHEAD_ROWS: Final = 8
+"""What is judged ahead of time: so many rows of so many classes, half a millisecond at most."""
 
 
 class _Verdicts:
-    __slots__ = ("codes", "policy", "scores", "versions")
+    __slots__ = ("codes", "covers_all", "policy", "scores", "shape", "versions")
 
-    def __init__(self, policy: "Policy") -> None:
+    def __init__(self, shape: PodShape, policy: "Policy") -> None:
+        self.shape = shape
+        """Of one pod of the class."""
         self.policy = policy
+        self.covers_all = False
+        """The last look at it was at all rows."""
         self.codes: Codes = np.zeros(0, dtype=np.uint8)
         self.scores: Floats = np.zeros(0, dtype=np.float64)
         self.versions: Ints = np.zeros(0, dtype=np.int64)
@@ -67,10 +75,19 @@ class ScoreCache:
         """Return obstacle and score of some rows (all of them known to the fleet), up to date."""
         found = self._class(shape, policy)
         found.grow(fleet.rows)
+        found.covers_all = len(rows) >= fleet.rows
         stale = (found.versions.take(rows) < fleet.version.take(rows)).nonzero()[0]
         if len(stale):
             self._rescan(fleet, found, rows.take(stale), shape)
         return found.codes.take(rows), found.scores.take(rows)
+
+    def look_ahead(self, fleet: Fleet) -> None:
+        """Judge what has changed for the classes asked for last, if that is little: they will be asked for again."""
+        for found in islice(reversed(self._known.values()), _AHEAD_CLASSES):
+            if found.covers_all and found.shape.is_one_slice:
+                rows = (found.versions < fleet.version[: len(found.versions)]).nonzero()[0]
+                if 0 < len(rows) <= _AHEAD_ROWS:
+                    self._rescan(fleet, found, rows, found.shape)
 
     def _class(self, shape: PodShape, policy: "Policy") -> _Verdicts:
         # A policy is made once for each outlook and lives as long as its classes: its identity stands for all of it.
@@ -79,7 +96,7 @@ class ScoreCache:
         if found is not None:
             self._known.move_to_end(key)
             return found
-        found = self._known[key] = _Verdicts(policy)
+        found = self._known[key] = _Verdicts(shape, policy)
         if len(self._known) > self._classes:
             self._known.popitem(last=False)
         return found

@@ -11,6 +11,7 @@ from gpuslice.cluster.config import ClusterConfig
 from gpuslice.cluster.credentials import FixedHeaders
 from gpuslice.cluster.errors import ApiError, Unreachable
 from gpuslice.cluster.http1 import Connection
+from gpuslice.cluster.moments import SpareMoments
 from gpuslice.cluster.transport import Transport
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +42,7 @@ class Script:
                 length = [line for line in head.split(b"\r\n") if line.startswith(b"Content-Length: ")]
                 body = await reader.readexactly(int(length[0].split()[1])) if length else b""
                 self.requests.append(head + body)
+                self.writer = writer
                 self.asked.release()
                 answer = next(self._answers)
                 writer.write(answer.removeprefix(b"!"))
@@ -51,6 +53,11 @@ class Script:
         finally:
             writer.close()
             self.closed.set()
+
+    async def say(self, more: bytes) -> None:
+        """Go on with the last answer."""
+        self.writer.write(more)
+        await self.writer.drain()
 
 
 class Renewed(FixedHeaders):
@@ -259,6 +266,40 @@ async def test_who_says_what_happens_between_lines_gets_them_one_by_one() -> Non
         async for line in transport.stream("/w", query={}):
             seen.append(line)  # noqa: PERF401  others look at it meanwhile
     assert turns == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+async def test_what_a_watch_brings_waits_for_a_spare_moment() -> None:
+    class Noted(SpareMoments):
+        """Has no other moments than the test's."""
+
+        def __init__(self) -> None:
+            self.came = asyncio.Event()
+
+        def put_off(self, work: Callable[[], None]) -> None:
+            self.work = work
+            self.came.set()
+
+    moments = Noted()
+    async with (
+        talking(CHUNKED + b"4\r\none\n\r\n", moments=moments) as (transport, script),
+        aclosing(transport.stream("/w", query={})) as lines,
+    ):
+        first = await anext(lines)
+        second = asyncio.create_task(anext(lines))
+        await asyncio.sleep(0)
+        await script.say(b"4\r\ntwo\n\r\n")
+        await moments.came.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        before = second.done()
+        moments.work()
+        assert (first, before, await second) == (b"one", False, b"two")
+
+
+async def test_the_end_of_a_watch_waits_for_nothing() -> None:
+    async with talking(b"!" + CHUNKED, moments=SpareMoments()) as (transport, _):
+        with pytest.raises(Unreachable, match="ended in the middle"):
+            await anext(transport.stream("/w", query={}))
 
 
 async def test_a_call_that_is_given_up_ends_its_connection() -> None:

@@ -216,6 +216,19 @@ async def test_calls_that_race_for_one_pod_end_with_one_binding_that_all_agree_o
             assert (len(stand.ledger.holdings), findings(server)) == (1, [])
 
 
+async def test_what_can_wait_is_done_while_the_api_server_is_at_work() -> None:
+    """Two pods of a class: what the binding of the first changes is known before the second is asked about."""
+    async with running() as server:
+        await server.create(node("n1", 1))
+        async with standing(server) as stand:
+            order: list[str] = []
+            binder = stand.extender.binder
+            binder._waiting = lambda: order.append(f"{server.get('v1', 'Pod', 'a')['spec'].get('nodeName')} meanwhile")
+            created = await server.create(pod("a", container(memory_mib=1024)))
+            error = await stand.bind(created, "n1")
+        assert (error, order, node_of(server, "a")) == ("", ["None meanwhile"], "n1")
+
+
 class NoDesk:
     """Promises nothing: every attempt ends at once."""
 

@@ -19,6 +19,7 @@ from extender.settings import ExtenderSettings
 from extender.verbs import Verbs
 from gpuslice.cluster.client import KubeClient
 from gpuslice.cluster.config import load_cluster_config
+from gpuslice.cluster.moments import SpareMoments
 from gpuslice.cluster.transport import Transport
 from gpuslice.cluster.wire import ApiTransport
 from simulator.apiserver import Options, User, deletion
@@ -94,11 +95,12 @@ class World:
         stall = virtual.Stall()
         config = load_cluster_config(self.server.kubeconfig(User(f"{name}-token", name, ("system:masters",))))
         timing = virtual.timing(random.Random(self.draw.random()), stall)
-        inner = Transport(config, connections=16)
+        moments = SpareMoments()
+        inner = Transport(config, connections=16, moments=moments)
         transport: ApiTransport = _Stallable(inner, stall)
         client = KubeClient(await self._stack.enter_async_context(transport))
         chosen = dataclasses.replace(SETTINGS, identity=name, **settings)
-        extender = Extender(chosen, client, timing=timing)
+        extender = Extender(chosen, client, timing=timing, moments=moments)
         replica = Replica(extender, build_verbs(extender, CollectorRegistry()), stall)
         replica.tasks = [asyncio.create_task(work) for work in background_tasks(extender)]
         self.replicas.append(replica)

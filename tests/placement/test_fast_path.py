@@ -3,6 +3,7 @@
 import dataclasses
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from gpuslice.devices.inventory import Card
 from gpuslice.devices.requests import CardSelection, ContainerDemand, ContainerRequest, PodRequest, Role
 from gpuslice.placement import events, score_cache
+from gpuslice.placement.decide import filter_nodes
 from gpuslice.placement.fit import Fit, fit_blocks, fit_node, fit_slice
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.mix import Task
@@ -174,8 +176,32 @@ def test_cached_verdicts_agree_with_fresh_ones(name: str, data: st.DataObject) -
         placed = run(ledger, f"new{step}", asked, defaults=BINPACK)
         if placed is not None and data.draw(st.booleans()):
             ledger.apply(seen(f"new{step}", placed, terminal=True))
+        if data.draw(st.booleans()):
+            ledger.scores.look_ahead(ledger.fleet)
         if data.draw(st.integers(0, 3)) == 0:
             ledger.apply(node(f"extra{step}", Card(uuid=f"GPU-x{step}", memory_mib=1000)))
+
+
+def test_what_was_looked_at_ahead_of_time_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger()
+    for name in ("n1", "n2", "n3"):
+        ledger.apply(node(name, Card(f"GPU-{name}", memory_mib=1000)))
+    small, large = request(ask(memory_mib=100)), request(ask(memory_mib=600))
+    for number, asked in enumerate((small, large)):
+        run(ledger, f"old{number}", asked, defaults=BINPACK)
+    filter_nodes(ledger, small, ["n1", "n2", "n3"], BINPACK)
+    looks = 0
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return fit_node(*arguments, **more)
+
+    monkeypatch.setattr(score_cache, "fit_node", counted)
+    ledger.scores.look_ahead(ledger.fleet)
+    ahead, looks = looks, 0
+    found = [filter_nodes(ledger, asked, ["n1", "n2", "n3"], BINPACK).feasible for asked in (small, large)]
+    assert (ahead, looks, found) == (1, 0, [["n1", "n2", "n3"], ["n2", "n3"]])
 
 
 @pytest.mark.parametrize("names", [("binpack",), ("balanced", "binpack"), ("balanced", *["binpack"] * 20, "fgd")])
