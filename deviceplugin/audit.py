@@ -82,13 +82,13 @@ def _same_slice(view: View) -> Iterator[Finding]:
 
 def _same_id(view: View) -> Iterator[Finding]:
     """Two living pods to whom the kubelet gave one device ID: its record was lost, or it freed too early."""
-    holders: dict[tuple[str, str], list[str]] = defaultdict(list)
+    holders: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for entry in view.entries:
-        if _living(view, entry.uid):
-            for device in entry.ids:
-                if entry.uid not in holders[entry.resource, device]:
-                    holders[entry.resource, device].append(entry.uid)
-    for (resource, device), uids in sorted(holders.items()):
+        for device in entry.ids:
+            holders[entry.resource, device][entry.uid] = None
+    # Whether a pod lives is asked of the file system, so only of those that matter: most entries are of pods long gone.
+    for (resource, device), recorded in sorted(item for item in holders.items() if len(item[1]) > 1):
+        uids = [uid for uid in recorded if _living(view, uid)]
         if len(uids) > 1:
             pods = " and ".join(_name(view, uid) for uid in uids)
             yield Finding("same-id", device, tuple(uids), f"the kubelet gave {resource} {device} to {pods}; delete one")
@@ -98,9 +98,10 @@ def _wrong_answer(view: View) -> Iterator[Finding]:
     """A container whose recorded answer names other cards than its reservation."""
     for entry in view.entries:
         tenant = view.tenants.get(entry.uid)
-        env = entry.env()
-        visible = env.get("NVIDIA_VISIBLE_DEVICES", "")
-        if tenant is None or tenant.terminal or not tenant.managed or not visible.startswith(("GPU-", "MIG-")):
+        if tenant is None or tenant.terminal or not tenant.managed:
+            continue
+        visible = entry.env().get("NVIDIA_VISIBLE_DEVICES", "")
+        if not visible.startswith(("GPU-", "MIG-")):
             continue
         need = next((n for n in tenant.of(entry.resource) if n.container == entry.container), None)
         promised = [share.card for share in need.shares] if need else []
@@ -145,11 +146,12 @@ def _foreign_processes(view: View) -> Iterator[Finding]:
 
 
 def _overload(view: View) -> Iterator[Finding]:
+    by_card: dict[str, dict[str, Tenant]] = defaultdict(dict)
+    for uid, tenant in view.tenants.items():
+        for name in () if tenant.terminal else tenant.slices():
+            by_card[name.rpartition("::")[0]][uid] = tenant
     for uuid, offer in view.offers.by_uuid.items():
-        holders = [
-            (uid, *pod_share(tenant, uuid)) for uid, tenant in view.tenants.items()
-            if not tenant.terminal and uuid in {name.rpartition("::")[0] for name in tenant.slices()}
-        ]  # fmt: skip
+        holders = [(uid, *pod_share(tenant, uuid)) for uid, tenant in by_card.get(uuid, {}).items()]
         memory, cores = sum(share[1] for share in holders), sum(share[2] for share in holders)
         if memory > offer.card.memory_mib or cores > offer.card.cores:
             pods = " and ".join(_name(view, uid) for uid, *_ in holders)
@@ -164,11 +166,13 @@ def _forgotten(view: View) -> Iterator[Finding]:
     """A running container that the kubelet has no record of: it will offer the same devices again."""
     recorded = {(entry.uid, entry.container) for entry in view.entries}
     for uid, tenant in view.tenants.items():
-        if tenant.terminal or not view.lives(uid):
+        if tenant.terminal:
             continue
         for need in tenant.needs:
             if need.role is Role.INIT or need.container not in tenant.started or (uid, need.container) in recorded:
                 continue
+            if not view.lives(uid):
+                break
             yield Finding(
                 "forgotten", need.container, (uid,),
                 f"the kubelet has no record of the devices of running container {need.container} of "
@@ -191,6 +195,7 @@ class Auditor:
         self._books = books
         self._every_seconds = every_seconds
         self._processes = processes
+        self._checkpoint = checkpoint.Kept(node.plugin_directory)
 
     async def run(self) -> None:
         """Audit until cancelled."""
@@ -204,10 +209,11 @@ class Auditor:
         if not node.follows_pods:
             return []
         await node.turns.wait()
-        entries = await checkpoint.read(node.plugin_directory)
+        entries = await self._checkpoint.read()
         own = [entry for entry in entries or () if entry.env().get(sharing.GRANT_VARIABLE)]
-        processes = await self._processes() if self._processes is not None else ()
-        pod_of = self._pods_of(processes, {*node.tenants, *(entry.uid for entry in own)})
+        # Where nobody holds a share there is nobody to tell of a process.
+        processes = await self._processes() if self._processes is not None and node.tenants else ()
+        pod_of = self._pods_of(processes, {entry.uid for entry in own})
         view = View(node.tenants, own, node.offers, node.guard.lives, processes, pod_of, node.bystanders)
         found = list(findings(view))
         for finding in found:
@@ -217,15 +223,17 @@ class Auditor:
             node.metrics.drift.labels(kind).set(sum(finding.kind == kind for finding in found))
         return found
 
-    def _pods_of(self, processes: Sequence[CardProcess], holders: Collection[str]) -> dict[int, str]:
-        """Return process id to pod UID, looking at pods without a share only where those with one do not explain all.
+    def _pods_of(self, processes: Sequence[CardProcess], recorded: Collection[str]) -> dict[int, str]:
+        """Return process id to pod UID: of pods with a share, and only where these do not explain all, of others.
 
         The daemon's own pod is none of them: the MPS daemons of its cards run there.
         """
-        if not processes:
-            return {}
         guard = self._node.guard
-        found = guard.pods_by_process(holders)
+        found: dict[int, str] = {}
+        for holders in (self._node.tenants, set(recorded).difference(self._node.tenants)):
+            if all(process.pid in found for process in processes):
+                return found
+            found.update(guard.pods_by_process(holders))
         if all(process.pid in found for process in processes):
             return found
         others = guard.pods_by_process(self._node.bystanders)

@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -17,7 +18,7 @@ from gpuslice.nvml.events import CardEvent, EventSource, Probe, ProbeRound, Sign
 from gpuslice.nvml.inventory import Machine, read_machine
 from gpuslice.nvml.library import NvmlError, NvmlUnavailable, close_nvml, open_nvml
 from gpuslice.nvml.processes import CardProcess, compute_processes
-from gpuslice.nvml.worker import NvmlWorker
+from gpuslice.nvml.worker import Look, NvmlWorker
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +33,8 @@ class Intervals:
     events: float = 1.0
     probe: float = 5.0
     rescan: float = 30.0
+    links: float = 300.0
+    """Links between cards that have stayed where they are; read with a rescan."""
     driver_retry: float = 5.0
     call: float = 10.0
     """How long a card may take to answer before it counts as failed."""
@@ -74,6 +77,13 @@ class CardWatch:
         self._clock = rules.clock
         self._worker = NvmlWorker()
         self._events: EventSource | None = None
+        self._ask: Callable[[], None] = _nothing
+        """Has NVML's thread hand over the events that have come."""
+        self._heard: list[CardEvent] = []
+        self._deaf = ""
+        """Why the event set is of no more use."""
+        self._woken = asyncio.Event()
+        self._links_read_at = 0.0
         self._probing: tuple[ProbeRound, asyncio.Future[list[Probe]]] | None = None
         self._open = False
         self.problem = "NVML has not been opened yet"
@@ -85,6 +95,7 @@ class CardWatch:
             await self._worker.call(open_nvml, self._driver_root)
             self._open = True
             self.machine = await self._worker.call(read_machine)
+            self._links_read_at = self._clock()
         except (NvmlUnavailable, NvmlError) as error:
             self.problem = str(error)
             if self._open:
@@ -106,20 +117,22 @@ class CardWatch:
             log.warning("nvml_unavailable", problem=self.problem)
             await asyncio.sleep(self._intervals.driver_retry)
         await self._listen()
-        due_probe = due_scan = 0.0
+        clock = asyncio.get_running_loop().time
+        probe_at, scan_at = clock() + self._intervals.probe, clock() + self._intervals.rescan
         while True:
-            await asyncio.sleep(self._intervals.events)
-            due_probe += self._intervals.events
-            due_scan += self._intervals.events
-            await self.look(probe_now=due_probe >= self._intervals.probe, scan_now=due_scan >= self._intervals.rescan)
-            due_probe = 0.0 if due_probe >= self._intervals.probe else due_probe
-            due_scan = 0.0 if due_scan >= self._intervals.rescan else due_scan
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(probe_at, scan_at)):
+                    await self._woken.wait()
+            probe_now, scan_now = clock() >= probe_at, clock() >= scan_at
+            await self.look(probe_now=probe_now, scan_now=scan_now)
+            probe_at = clock() + self._intervals.probe if probe_now else probe_at
+            scan_at = clock() + self._intervals.rescan if scan_now else scan_at
 
     async def look(self, *, probe_now: bool, scan_now: bool) -> None:
         """Do one round: events, and when due a probe of every card and a new reading of the machine."""
         before = dict(self.health.sick)
         machine = self.machine
-        events = await self._poll()
+        events = await self._take_events()
         uuids = frozenset(card.uuid for card in self.machine.cards)
         for event in events:
             log.warning("card_event", uuid=event.uuid, signal=event.signal.value, xid=event.xid)
@@ -144,15 +157,22 @@ class CardWatch:
         if ill or well or machine != self.machine:
             self._changed()
 
-    async def _poll(self) -> list[CardEvent]:
-        if self._events is None:
-            return []
-        try:
-            return await self._worker.call(self._events.poll)
-        except NvmlError as error:
-            log.warning("event_set_failed", error=str(error))
+    def _heard_of(self, events: list[CardEvent], deaf: str) -> None:
+        self._heard += events
+        self._deaf = deaf
+        self._woken.set()
+
+    async def _take_events(self) -> list[CardEvent]:
+        # What a probe will find may have come as an event first, and that says more.
+        if self._events is not None:
+            await self._worker.call(self._ask)
+        self._woken.clear()
+        events, self._heard = self._heard, []
+        if self._deaf:
+            log.warning("event_set_failed", error=self._deaf)
             await self._listen()
-            return [CardEvent(None, Signal.FAILED)] if self._events is None else []
+            events += [CardEvent(None, Signal.FAILED)] if self._events is None else []
+        return events
 
     async def _probe_all(self) -> list[Probe]:
         """Probe every card in one visit to NVML's thread; one that does not answer costs itself only."""
@@ -188,11 +208,14 @@ class CardWatch:
 
     async def _rescan(self) -> None:
         """Read the machine again; a card that is missing now stays listed, as lost, until it returns."""
+        links_due = self._clock() - self._links_read_at >= self._intervals.links
         try:
-            fresh = await self._worker.call(read_machine)
+            fresh = await self._worker.call(read_machine, linked_as=None if links_due else self.machine)
         except NvmlError as error:
             log.warning("rescan_failed", error=str(error))
             return
+        if links_due:
+            self._links_read_at = self._clock()
         present = {card.uuid for card in fresh.cards}
         missing = tuple(card for card in self.machine.cards if card.uuid not in present)
         for card in missing:
@@ -209,19 +232,31 @@ class CardWatch:
 
     async def _listen(self) -> None:
         """(Re)open the event set over the present cards."""
-        if self._events is not None:
-            await self._worker.call(self._events.close)
-            self._events = None
+        await self._stop_listening()
+        self._deaf = ""
         try:
-            self._events = await self._worker.call(EventSource, [card.uuid for card in self.machine.cards])
+            source = await self._worker.call(EventSource, [card.uuid for card in self.machine.cards])
         except NvmlError as error:
             log.warning("events_unavailable", error=str(error))
+            return
+        self._events = source
+        loop = asyncio.get_running_loop()
+
+        def tell(events: list[CardEvent], deaf: str) -> None:
+            loop.call_soon_threadsafe(self._heard_of, events, deaf)
+
+        self._ask = partial(_poll, source, tell)
+        await self._worker.keep_looking(Look(self._ask, self._intervals.events))
+
+    async def _stop_listening(self) -> None:
+        if self._events is not None:
+            await self._worker.keep_looking(None)
+            await self._worker.call(self._events.close)
+            self._events = None
 
     async def close(self) -> None:
         """Close NVML and its thread."""
-        if self._events is not None:
-            await self._worker.call(self._events.close)
-            self._events = None
+        await self._stop_listening()
         if self._open:
             await self._worker.call(close_nvml)
             self._open = False
@@ -236,6 +271,21 @@ class CardWatch:
 
     def _store(self) -> None:
         write_whole(self._state, health.encode(self.health, boot_id()))
+
+
+def _nothing() -> None:
+    return
+
+
+def _poll(source: EventSource, tell: Callable[[list[CardEvent], str], None]) -> None:
+    """Tell of the events that have come, or why none will come any more; on NVML's thread."""
+    try:
+        events = source.poll()
+    except NvmlError as error:
+        tell([], str(error))
+        return
+    if events:
+        tell(events, "")
 
 
 def boot_id() -> str:

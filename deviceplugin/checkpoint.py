@@ -7,7 +7,10 @@ the middle of a rewrite. Format: kubernetes pkg/kubelet/cm/devicemanager/checkpo
 
 import asyncio
 import base64
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -19,6 +22,8 @@ from gpuslice.proto.deviceplugin.v1beta1 import api_pb2 as pb
 FILE_NAME = "kubelet_internal_checkpoint"
 _ATTEMPTS = 4
 _RETRY_SECONDS = 0.02
+# Two writes within one tick of the kernel's clock may leave the same time, size and, by reuse, inode.
+_SETTLED_NS = 1_000_000_000
 
 
 class _EntryWire(msgspec.Struct, rename="pascal"):
@@ -40,9 +45,9 @@ class _FileWire(msgspec.Struct, rename="pascal"):
 _decoder = msgspec.json.Decoder(_FileWire)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
-    """One container's devices of one resource."""
+    """One container's devices of one resource. The answer is decoded once, when it is first asked for."""
 
     uid: str
     container: str
@@ -53,13 +58,14 @@ class Entry:
 
     def env(self) -> dict[str, str]:
         """Return the environment of the recorded answer; empty when it cannot be read."""
-        return dict(self._answer().envs)
+        return dict(self._answer.envs)
 
     def names_cdi_device(self) -> bool:
         """Tell whether the recorded answer left it to a CDI specification what the container sees."""
-        answer = self._answer()
+        answer = self._answer
         return bool(answer.cdi_devices) or any(key.startswith("cdi.k8s.io/") for key in answer.annotations)
 
+    @cached_property
     def _answer(self) -> pb.ContainerAllocateResponse:
         try:
             return pb.ContainerAllocateResponse.FromString(base64.b64decode(self.response, validate=True))
@@ -109,3 +115,32 @@ async def read(directory: Path, *, among: frozenset[str] | None = None) -> tuple
         if entries is not None:
             return entries
     return None
+
+
+class Kept:
+    """The entries as last read, for a reader that comes again and again: a file that has not changed is not read."""
+
+    def __init__(self, directory: Path, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self._directory = directory
+        self._clock_ns = clock_ns
+        self._stamp: tuple[int, int, int] | None = None
+        self._entries: tuple[Entry, ...] = ()
+
+    async def read(self) -> tuple[Entry, ...] | None:
+        """Return what :func:`read` would return."""
+        stamp = self._settled()
+        if stamp is not None and stamp == self._stamp:
+            return self._entries
+        entries = await read(self._directory)
+        self._stamp, self._entries = (stamp, entries) if entries is not None else (None, ())
+        return entries
+
+    def _settled(self) -> tuple[int, int, int] | None:
+        """Identify the file's content; None when there is no file, or it is too young to tell it from the next."""
+        try:
+            status = (self._directory / FILE_NAME).stat()
+        except OSError:
+            return None
+        if self._clock_ns() - status.st_mtime_ns < _SETTLED_NS:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size

@@ -131,3 +131,15 @@ def test_every_finding_names_its_pods_and_says_what_to_do(seen: View) -> None:
     for found in findings(seen):
         assert all(uid in found.text for uid in found.uids)
         assert "delete" in found.text or "created anew" in found.text
+
+
+def test_the_file_system_is_asked_only_about_pods_that_matter() -> None:
+    asked: list[str] = []
+
+    def lives(uid: str) -> bool:
+        asked.append(uid)
+        return True
+
+    gone = tuple(entry(f"gone-{n}", at(0, n + 2)) for n in range(5))
+    seen = View({"one": ONE, "two": TWO}, (entry("one", A0), entry("two", B0), *gone), OFFERS, lives)
+    assert (list(findings(seen)), asked) == ([], [])

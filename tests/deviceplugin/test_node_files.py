@@ -49,6 +49,46 @@ def test_a_damaged_checkpoint_is_no_checkpoint(content: bytes) -> None:
     assert checkpoint.parse(content) is None
 
 
+SECOND = 1_000_000_000
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("age_seconds", "written", "known"),
+    [
+        pytest.param(2, False, True, id="as it was: not read again"),
+        pytest.param(2, True, False, id="written anew"),
+        pytest.param(0, False, False, id="too young to tell it from the next"),
+    ],
+)
+async def test_a_checkpoint_that_has_not_changed_is_not_read_again(
+    tmp_path: Path, age_seconds: int, written: bool, known: bool
+) -> None:
+    path = tmp_path / checkpoint.FILE_NAME
+    path.write_bytes(file(["a"]))
+    now = path.stat().st_mtime_ns + age_seconds * SECOND
+    kept = checkpoint.Kept(tmp_path, clock_ns=lambda: now)
+    first = await kept.read()
+    if written:
+        path.write_bytes(file(["b"]))
+        os.utime(path, ns=(now - SECOND, now - SECOND))
+    second = await kept.read()
+    assert first is not None
+    assert second is not None
+    assert [set(entry.ids) for entry in second] == [{"b"} if written else {"a"}]
+    assert (second is first) is known
+
+
+@pytest.mark.anyio
+async def test_a_checkpoint_that_is_gone_is_not_remembered(tmp_path: Path) -> None:
+    path = tmp_path / checkpoint.FILE_NAME
+    path.write_bytes(file(["a"]))
+    kept = checkpoint.Kept(tmp_path, clock_ns=lambda: path.stat().st_mtime_ns + 2 * SECOND if path.exists() else 0)
+    assert await kept.read() is not None
+    path.unlink()
+    assert await kept.read() is None
+
+
 @pytest.mark.parametrize("response", ["", "***", "Ā", base64.b64encode(b"\xff\xff\xff").decode()])
 def test_a_damaged_answer_has_no_environment(response: str) -> None:
     entries = checkpoint.parse(file(["a"], response))

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pynvml
@@ -88,6 +88,13 @@ def _recovery(machine: Machine) -> object:
     return [before.recovery_action, before.clean, after.recovery_action, after.clean]
 
 
+def _linked_as(machine: Machine) -> object:
+    before = replace(machine, links=((0, 7), (7, 0)))
+    elsewhere = replace(before, cards=(before.cards[0], replace(before.cards[1], bus_id="0000:ff:00.0")))
+    unknown = replace(before, links=())
+    return [read_machine(linked_as=each).links[0][1] for each in (before, elsewhere, unknown)]
+
+
 def _mig(machine: Machine) -> object:
     control("mig 0 on")
     control("mig 0 create 1g.10gb")
@@ -128,6 +135,7 @@ STORIES = {
     "inventory": _inventory,
     "absent": _inventory,
     "xid": _xid,
+    "linked-as": _linked_as,
     "lost": _lost,
     "recovery": _recovery,
     "mig": _mig,

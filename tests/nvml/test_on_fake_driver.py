@@ -44,6 +44,11 @@ def test_inventory(tmp_path: Path, inventory: str, count: int, link: int | None)
         assert all(value < 100 for row in machine["links"] for value in row)
 
 
+def test_links_are_taken_from_a_reading_of_the_same_cards_in_the_same_places(tmp_path: Path) -> None:
+    found = tell(tmp_path, "linked-as", "cards:\n- {model: A100-SXM4-80GB, count: 2}\nlinks: nvswitch")
+    assert found == [7, 1200, 1200]
+
+
 def test_an_xid_is_reported_for_its_card(tmp_path: Path) -> None:
     assert tell(tmp_path, "xid", "cards:\n- {model: A100-SXM4-80GB, count: 4}") == [[1, True, 79]]
 
