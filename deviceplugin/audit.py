@@ -18,7 +18,6 @@ import structlog
 from deviceplugin import checkpoint, sharing
 from deviceplugin.book import Book
 from deviceplugin.findings import Finding
-from deviceplugin.guard import pod_share
 from deviceplugin.node import Node
 from deviceplugin.offers import Offers
 from deviceplugin.tenants import Tenant
@@ -72,7 +71,7 @@ def _same_slice(view: View) -> Iterator[Finding]:
     holders: dict[str, list[str]] = defaultdict(list)
     for uid, tenant in view.tenants.items():
         if not tenant.terminal:
-            for name in dict.fromkeys(tenant.slices()):
+            for name in dict.fromkeys(tenant.slices):
                 holders[name].append(uid)
     for name, uids in sorted(holders.items()):
         if len(uids) > 1:
@@ -119,7 +118,7 @@ def _holders_of(view: View, cards: Sequence[str], but: str) -> list[str]:
     wanted = set(cards)
     return [
         uid for uid, tenant in view.tenants.items()
-        if uid != but and not tenant.terminal and wanted & {s.rpartition("::")[0] for s in tenant.slices()}
+        if uid != but and not tenant.terminal and wanted & tenant.cards
     ]  # fmt: skip
 
 
@@ -132,7 +131,7 @@ def _foreign_processes(view: View) -> Iterator[Finding]:
             continue
         seen.add((uid, process.uuid))
         tenant = view.tenants.get(uid)
-        if tenant is not None and process.uuid in {name.rpartition("::")[0] for name in tenant.slices()}:
+        if tenant is not None and process.uuid in tenant.cards:
             continue
         holders = _holders_of(view, [process.uuid], uid)
         if tenant is None and not holders:
@@ -148,10 +147,10 @@ def _foreign_processes(view: View) -> Iterator[Finding]:
 def _overload(view: View) -> Iterator[Finding]:
     by_card: dict[str, dict[str, Tenant]] = defaultdict(dict)
     for uid, tenant in view.tenants.items():
-        for name in () if tenant.terminal else tenant.slices():
-            by_card[name.rpartition("::")[0]][uid] = tenant
+        for uuid in () if tenant.terminal else tenant.cards:
+            by_card[uuid][uid] = tenant
     for uuid, offer in view.offers.by_uuid.items():
-        holders = [(uid, *pod_share(tenant, uuid)) for uid, tenant in by_card.get(uuid, {}).items()]
+        holders = [(uid, *tenant.share_of(uuid)) for uid, tenant in by_card.get(uuid, {}).items()]
         memory, cores = sum(share[1] for share in holders), sum(share[2] for share in holders)
         if memory > offer.card.memory_mib or cores > offer.card.cores:
             pods = " and ".join(_name(view, uid) for uid, *_ in holders)

@@ -126,7 +126,7 @@ class Book:
     def owners(self) -> dict[str, str]:
         """Return device ID to the UID of the living pod that holds it, by reservation or by grant."""
         owners = {
-            slice_: tenant.uid for tenant in self.tenants.values() if not tenant.terminal for slice_ in tenant.slices()
+            slice_: tenant.uid for tenant in self.tenants.values() if not tenant.terminal for slice_ in tenant.slices
         }
         for grant in self.grants.values():
             tenant = self.tenants.get(grant.uid)
@@ -305,7 +305,7 @@ class Book:
             if reused and (need := next((n for n in self._pending(tenant) if n.count == len(ids)), None)):
                 return tenant, need, Identity.REUSED
         for tenant in self.tenants.values():
-            reserved = not tenant.terminal and tenant.managed and ids <= set(tenant.slices())
+            reserved = not tenant.terminal and tenant.managed and ids.issubset(tenant.slices)
             if reserved and (need := self._exact_or_first(tenant, ids)):
                 return tenant, need, Identity.RESERVED
         return None, None, Identity.UNMANAGED

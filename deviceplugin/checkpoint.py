@@ -7,6 +7,7 @@ the middle of a rewrite. Format: kubernetes pkg/kubelet/cm/devicemanager/checkpo
 
 import asyncio
 import base64
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +43,19 @@ class _FileWire(msgspec.Struct, rename="pascal"):
     data: _DataWire
 
 
+class _RawDataWire(msgspec.Struct, rename="pascal"):
+    pod_device_entries: list[msgspec.Raw] | None = None
+
+
+class _RawFileWire(msgspec.Struct, rename="pascal"):
+    data: _RawDataWire
+
+
 _decoder = msgspec.json.Decoder(_FileWire)
+_raw_decoder = msgspec.json.Decoder(_RawFileWire)
+_entry_decoder = msgspec.json.Decoder(_EntryWire)
+# An ID of other characters may be written in more than one way.
+_plain = re.compile(r"[A-Za-z0-9:._/-]+").fullmatch
 
 
 @dataclass(frozen=True)
@@ -81,15 +94,28 @@ def parse(content: bytes, among: frozenset[str] | None = None) -> tuple[Entry, .
         among: Leave out the entries that hold none of these IDs; None: all entries.
     """
     try:
-        wire = _decoder.decode(content)
+        if among is None or not all(map(_plain, among)):
+            wires = _decoder.decode(content).data.pod_device_entries
+        else:
+            wires = _decode_among(content, among)
     except UNREADABLE:
         return None
-    with_ids = ((item, _ids(item)) for item in wire.data.pod_device_entries or ())
+    with_ids = ((item, _ids(item)) for item in wires or ())
     return tuple(
         Entry(item.pod_uid, item.container_name, item.resource_name, frozenset(ids), item.alloc_resp or "")
         for item, ids in with_ids
         if among is None or not among.isdisjoint(ids)
     )
+
+
+def _decode_among(content: bytes, among: frozenset[str]) -> list[_EntryWire]:
+    """Decode only entries in which one of these IDs is written somewhere: of hundreds, a container start needs one."""
+    written = list(map(bytes, _raw_decoder.decode(content).data.pod_device_entries or ()))
+    found: dict[int, bytes] = {}
+    for device in among:
+        name = f'"{device}"'.encode()
+        found.update((at, entry) for at, entry in enumerate(written) if name in entry)
+    return [_entry_decoder.decode(found[at]) for at in sorted(found)]
 
 
 def _ids(wire: _EntryWire) -> list[str]:

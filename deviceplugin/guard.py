@@ -14,7 +14,6 @@ from deviceplugin.cgroups import PodProcesses
 from deviceplugin.offers import Offers
 from deviceplugin.tenants import Tenant
 from gpuslice.devices.allocation import SliceShare
-from gpuslice.devices.requests import Role
 
 # The kubelet gives a PreStartContainer 30 s.
 WAIT_SECONDS = 25.0
@@ -129,33 +128,13 @@ def conflicts(
     for other in others:
         if other.uid == tenant.uid or other.terminal:
             continue
+        if wanted.isdisjoint(other.slices):
+            continue
+        shared = wanted.intersection(other.slices)
         # Whether a pod has processes is asked of the file system, so only of those that matter.
-        shared = wanted.intersection(other.slices())
-        if shared and (other.started or lives(other.uid)):
+        if other.started or lives(other.uid):
             found.extend(Conflict(name, other.uid, tenant.uid) for name in sorted(shared))
     return found
-
-
-def pod_share(tenant: Tenant, card: str) -> tuple[int, int]:
-    """Return memory (MiB) and cores (percent) that a pod may use of a card at any one time.
-
-    Init containers run one after the other beside the sidecars before them, app containers run together; the larger
-    counts, as in the scheduler's own resource rules. Init containers that have ended count no more: the scheduler may
-    have given what they had to others.
-    """
-    peak_memory = peak_cores = sidecar_memory = sidecar_cores = app_memory = app_cores = 0
-    for need in tenant.needs:
-        memory = sum(share.memory_mib for share in need.shares if share.card == card)
-        cores = sum(share.core_percent for share in need.shares if share.card == card)
-        match need.role:
-            case Role.SIDECAR:
-                sidecar_memory, sidecar_cores = sidecar_memory + memory, sidecar_cores + cores
-            case Role.INIT if not tenant.initialized:
-                peak_memory = max(peak_memory, sidecar_memory + memory)
-                peak_cores = max(peak_cores, sidecar_cores + cores)
-            case Role.APP:
-                app_memory, app_cores = app_memory + memory, app_cores + cores
-    return max(peak_memory, sidecar_memory + app_memory), max(peak_cores, sidecar_cores + app_cores)
 
 
 def overload(tenant: Tenant, shares: Sequence[SliceShare], others: Iterable[Tenant], offers: Offers) -> str:
@@ -172,8 +151,8 @@ def overload(tenant: Tenant, shares: Sequence[SliceShare], others: Iterable[Tena
         offer = offers.by_uuid.get(uuid)
         if offer is None:
             return f"node has no card {uuid} any more; delete pod {tenant.full_name} so that it is scheduled anew"
-        holders = [tenant, *(other for other in before if any(s.rpartition("::")[0] == uuid for s in other.slices()))]
-        used = [pod_share(other, uuid) for other in holders]
+        holders = [tenant, *(other for other in before if uuid in other.cards)]
+        used = [other.share_of(uuid) for other in holders]
         memory, cores = sum(share[0] for share in used), sum(share[1] for share in used)
         if memory > offer.card.memory_mib or cores > offer.card.cores:
             names = ", ".join(sorted(other.full_name for other in holders))

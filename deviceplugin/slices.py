@@ -288,7 +288,7 @@ class SliceBackend:
         """Say which card cannot hold this pod beside those that came first; empty when all fits."""
         node = self._node
         cards = {share.card for share in grant.shares}
-        others = [other for other in node.tenants.values() if other.holds(cards)]
+        others = [other for other in node.tenants.values() if not cards.isdisjoint(other.cards)]
         if not overload(tenant, grant.shares, others, node.offers):
             return ""
         # Who has started is asked of the file system, so only when it matters.

@@ -6,6 +6,7 @@ for devices all the same), without shares and with the reason.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from gpuslice.devices import annotations
 from gpuslice.devices.allocation import PodAllocation, SliceShare
@@ -33,9 +34,9 @@ class Need:
     """0 goes before 1 where containers compete for a card's time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tenant:
-    """One pod that is bound to this node and needs devices."""
+    """One pod that is bound to this node and needs devices. All pods of a node are looked through for each start."""
 
     uid: str
     namespace: str
@@ -64,17 +65,50 @@ class Tenant:
 
     def of(self, resource: str) -> tuple[Need, ...]:
         """Return the needs of one resource."""
-        return tuple(need for need in self.needs if need.resource == resource)
+        return self._by_resource.get(resource, ())
 
-    def slices(self) -> Iterator[str]:
-        """Yield every slice the scheduler gave this pod, repeated when containers take turns on it."""
+    @cached_property
+    def _by_resource(self) -> dict[str, tuple[Need, ...]]:
+        names = {need.resource for need in self.needs}
+        return {name: tuple(need for need in self.needs if need.resource == name) for name in names}
+
+    @cached_property
+    def slices(self) -> tuple[str, ...]:
+        """Every slice the scheduler gave this pod, repeated when containers take turns on it."""
+        return tuple(share.slice for need in self.needs for share in need.shares)
+
+    @cached_property
+    def cards(self) -> frozenset[str]:
+        """UUIDs of the cards of these slices."""
+        return frozenset(share.card for need in self.needs for share in need.shares)
+
+    def share_of(self, card: str) -> tuple[int, int]:
+        """Return memory (MiB) and cores (percent) that the pod may use of a card at any one time.
+
+        Init containers run one after the other beside the sidecars before them, app containers run together; the
+        larger counts, as in the scheduler's own resource rules. Init containers that have ended count no more: the
+        scheduler may have given what they had to others.
+        """
+        return self._shares_of_cards.get(card, (0, 0))
+
+    @cached_property
+    def _shares_of_cards(self) -> dict[str, tuple[int, int]]:
+        return {card: self._peak(card) for card in self.cards}
+
+    def _peak(self, card: str) -> tuple[int, int]:
+        peak_memory = peak_cores = sidecar_memory = sidecar_cores = app_memory = app_cores = 0
         for need in self.needs:
-            for share in need.shares:
-                yield share.slice
-
-    def holds(self, cards: Collection[str]) -> bool:
-        """Tell whether the scheduler gave this pod a share of one of these cards."""
-        return any(share.card in cards for need in self.needs for share in need.shares)
+            memory = sum(share.memory_mib for share in need.shares if share.card == card)
+            cores = sum(share.core_percent for share in need.shares if share.card == card)
+            match need.role:
+                case Role.SIDECAR:
+                    sidecar_memory, sidecar_cores = sidecar_memory + memory, sidecar_cores + cores
+                case Role.INIT if not self.initialized:
+                    peak_memory = max(peak_memory, sidecar_memory + memory)
+                    peak_cores = max(peak_cores, sidecar_cores + cores)
+                case Role.APP:
+                    app_memory, app_cores = app_memory + memory, app_cores + cores
+        return max(peak_memory, sidecar_memory + app_memory), max(peak_cores, sidecar_cores + app_cores)
 
 
 def read_tenant(pod: Pod, *, node: str, resources: Collection[str], schedulers: Collection[str] = ()) -> Tenant | None:
@@ -147,7 +181,7 @@ def _reservation(pod: Pod, node: str, schedulers: Collection[str]) -> tuple[PodA
             "gpuslice-scheduler (the webhook does it) and create the pod again"
         )
     try:
-        allocation = annotations.decode_allocation(f"pod {pod.full_name}", text)
+        allocation = _decode_allocation(f"pod {pod.full_name}", text)
     except BadAnnotation as error:
         return None, f"{error}; delete the pod so that it is scheduled anew"
     if allocation.node != node:
@@ -156,6 +190,10 @@ def _reservation(pod: Pod, node: str, schedulers: Collection[str]) -> tuple[PodA
             "delete the pod so that it is scheduled anew"
         )
     return allocation, ""
+
+
+# A pod changes about five times while it starts, its reservation never. Pods start in crowds of this size at most.
+_decode_allocation = lru_cache(maxsize=256)(annotations.decode_allocation)
 
 
 def _started(pod: Pod) -> Iterator[str]:

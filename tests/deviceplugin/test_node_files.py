@@ -49,6 +49,32 @@ def test_a_damaged_checkpoint_is_no_checkpoint(content: bytes) -> None:
     assert checkpoint.parse(content) is None
 
 
+def entry_of(container: str, ids: object) -> dict[str, object]:
+    return {"PodUID": UID, "ContainerName": container, "ResourceName": "r/x", "DeviceIDs": ids}
+
+
+@pytest.mark.parametrize(
+    ("among", "containers"),
+    [
+        pytest.param({"GPU-1::1"}, ["first", "third"], id="one whose name begins another's"),
+        pytest.param({"GPU-1::10", "GPU-1::1"}, ["first", "second", "third"], id="two, in the order of the file"),
+        pytest.param({"GPU-9::0"}, [], id="an ID that nobody holds"),
+        pytest.param({"a&b"}, ["fourth"], id="a character that Go escapes"),
+    ],
+)
+def test_entries_are_found_by_the_ids_they_hold(among: set[str], containers: list[str]) -> None:
+    entries = [
+        entry_of("first", {"0": ["GPU-1::1"]}),
+        entry_of("second", ["GPU-1::10"]),
+        entry_of("third", {"0": ["GPU-2::1"], "1": ["GPU-1::1", "GPU-1::10"]}),
+        entry_of("fourth", ["a&b"]),
+    ]
+    content = json.dumps({"Data": {"PodDeviceEntries": entries}}).replace("&", "\\u0026").encode()
+    found = checkpoint.parse(content, frozenset(among))
+    assert found is not None
+    assert [entry.container for entry in found] == containers
+
+
 SECOND = 1_000_000_000
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from deviceplugin.guard import pod_share
 from deviceplugin.tenants import Need, Tenant
 from gpuslice.devices.allocation import SliceShare
 from gpuslice.devices.requests import Role
@@ -13,5 +12,5 @@ def test_an_init_container_that_has_ended_counts_no_more() -> None:
         return Need(name, role, "nvidia.com/gpu", 1, (SliceShare("GPU-a::0", memory_mib, 10),))
 
     starting = Tenant("u", "default", "p", (need("i", Role.INIT, 8000), need("c", Role.APP, 4000)))
-    assert pod_share(starting, "GPU-a") == (8000, 10)
-    assert pod_share(replace(starting, initialized=True), "GPU-a") == (4000, 10)
+    assert starting.share_of("GPU-a") == (8000, 10)
+    assert replace(starting, initialized=True).share_of("GPU-a") == (4000, 10)
