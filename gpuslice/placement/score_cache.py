@@ -31,14 +31,16 @@ _AHEAD_ROWS: Final = 8
 
 
 class _Verdicts:
-    __slots__ = ("codes", "covers_all", "policy", "scores", "shape", "versions")
+    __slots__ = ("codes", "policy", "rows", "rows_again", "scores", "shape", "versions")
 
     def __init__(self, shape: PodShape, policy: "Policy") -> None:
         self.shape = shape
         """Of one pod of the class."""
         self.policy = policy
-        self.covers_all = False
-        """The last look at it was at all rows."""
+        self.rows: Ints | None = None
+        """What was looked at last."""
+        self.rows_again = False
+        """The same was looked at before."""
         self.codes: Codes = np.zeros(0, dtype=np.uint8)
         self.scores: Floats = np.zeros(0, dtype=np.float64)
         self.versions: Ints = np.zeros(0, dtype=np.int64)
@@ -50,6 +52,10 @@ class _Verdicts:
             self.codes = np.append(self.codes, np.zeros(more, dtype=np.uint8))
             self.scores = np.append(self.scores, np.zeros(more, dtype=np.float64))
             self.versions = np.append(self.versions, np.zeros(more, dtype=np.int64))
+
+    def stale(self, fleet: Fleet, rows: Ints) -> Ints:
+        """Return those of some rows that have changed since they were judged."""
+        return rows.take((self.versions.take(rows) < fleet.version.take(rows)).nonzero()[0])
 
     def judge(self, fleet: Fleet, rows: Ints, shape: PodShape) -> None:
         """Judge one row after the other."""
@@ -75,19 +81,22 @@ class ScoreCache:
         """Return obstacle and score of some rows (all of them known to the fleet), up to date."""
         found = self._class(shape, policy)
         found.grow(fleet.rows)
-        found.covers_all = len(rows) >= fleet.rows
-        stale = (found.versions.take(rows) < fleet.version.take(rows)).nonzero()[0]
+        found.rows, found.rows_again = rows, rows is found.rows
+        stale = found.stale(fleet, rows)
         if len(stale):
-            self._rescan(fleet, found, rows.take(stale), shape)
+            self._rescan(fleet, found, stale, shape)
         return found.codes.take(rows), found.scores.take(rows)
 
     def look_ahead(self, fleet: Fleet) -> None:
-        """Judge what has changed for the classes asked for last, if that is little: they will be asked for again."""
+        """Judge what has changed for the classes asked for last, if that is little: they will be asked for again.
+
+        Only where the same array of rows was asked for twice: a scheduler that samples comes to other nodes first.
+        """
         for found in islice(reversed(self._known.values()), _AHEAD_CLASSES):
-            if found.covers_all and found.shape.is_one_slice:
-                rows = (found.versions < fleet.version[: len(found.versions)]).nonzero()[0]
-                if 0 < len(rows) <= _AHEAD_ROWS:
-                    self._rescan(fleet, found, rows, found.shape)
+            if found.rows is not None and found.rows_again and found.shape.is_one_slice:
+                stale = found.stale(fleet, found.rows)
+                if 0 < len(stale) <= _AHEAD_ROWS:
+                    self._rescan(fleet, found, stale, found.shape)
 
     def _class(self, shape: PodShape, policy: "Policy") -> _Verdicts:
         # A policy is made once for each outlook and lives as long as its classes: its identity stands for all of it.

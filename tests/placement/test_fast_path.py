@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from gpuslice.devices.inventory import Card
 from gpuslice.devices.requests import CardSelection, ContainerDemand, ContainerRequest, PodRequest, Role
 from gpuslice.placement import events, score_cache
-from gpuslice.placement.decide import filter_nodes
+from gpuslice.placement.decide import Candidates, filter_nodes
 from gpuslice.placement.fit import Fit, fit_blocks, fit_node, fit_slice
+from gpuslice.placement.fleet import Fleet
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.mix import Task
 from gpuslice.placement.policies.registry import NAMES, PolicyDefaults, resolve
@@ -164,11 +165,13 @@ def test_cached_verdicts_agree_with_fresh_ones(name: str, data: st.DataObject) -
     """Whatever happens between two looks, the cache answers what a scan of everything would."""
     ledger = data.draw(clusters())
     shapes = [shape_of(data.draw(pod_requests())) for _ in range(2)]
+    rows = np.arange(ledger.fleet.rows)
     for step in range(data.draw(st.integers(1, 6))):
         shape, chosen = data.draw(st.sampled_from(shapes)), data.draw(st.sampled_from((name, "balanced", "fgd")))
         defaults = PolicyDefaults(node=chosen, card=chosen)
         policy = resolve(shape.request, defaults, ledger.outlook)
-        rows = np.arange(ledger.fleet.rows)
+        if len(rows) < ledger.fleet.rows:
+            rows = np.arange(ledger.fleet.rows)
         codes, scores = ledger.scores.verdicts(ledger.fleet, rows, shape, policy)
         fast = [(int(code), float(score)) for code, score in zip(codes, scores, strict=True)]
         assert fast == plain(ledger, shape, defaults)
@@ -182,26 +185,33 @@ def test_cached_verdicts_agree_with_fresh_ones(name: str, data: st.DataObject) -
             ledger.apply(node(f"extra{step}", Card(uuid=f"GPU-x{step}", memory_mib=1000)))
 
 
-def test_what_was_looked_at_ahead_of_time_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger()
+@pytest.mark.parametrize(
+    ("times", "ahead", "later"),
+    [
+        pytest.param(2, 1, 0, id="the same nodes as before"),
+        pytest.param(1, 0, 1, id="these nodes for the first time"),
+    ],
+)
+def test_what_was_looked_at_ahead_of_time_is_not_looked_at_again(
+    times: int, ahead: int, later: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, looks = Ledger(), []
     for name in ("n1", "n2", "n3"):
         ledger.apply(node(name, Card(f"GPU-{name}", memory_mib=1000)))
-    small, large = request(ask(memory_mib=100)), request(ask(memory_mib=600))
-    for number, asked in enumerate((small, large)):
-        run(ledger, f"old{number}", asked, defaults=BINPACK)
-    filter_nodes(ledger, small, ["n1", "n2", "n3"], BINPACK)
-    looks = 0
+    asked, names = request(ask(memory_mib=600)), Candidates(ledger, ["n1", "n2", "n3"])
+    for _ in range(times):
+        filter_nodes(ledger, asked, names, BINPACK)
+    run(ledger, "other", request(ask(memory_mib=500)), defaults=BINPACK)
 
-    def counted(*arguments: Any, **more: Any) -> Any:
-        nonlocal looks
-        looks += 1
-        return fit_node(*arguments, **more)
+    def counted(fleet: Fleet, row: int, *arguments: Any, **more: Any) -> Any:
+        looks.append(row)
+        return fit_node(fleet, row, *arguments, **more)
 
     monkeypatch.setattr(score_cache, "fit_node", counted)
     ledger.scores.look_ahead(ledger.fleet)
-    ahead, looks = looks, 0
-    found = [filter_nodes(ledger, asked, ["n1", "n2", "n3"], BINPACK).feasible for asked in (small, large)]
-    assert (ahead, looks, found) == (1, 0, [["n1", "n2", "n3"], ["n2", "n3"]])
+    before = len(looks)
+    found = filter_nodes(ledger, asked, names, BINPACK).feasible
+    assert (before, len(looks) - before, found) == (ahead, later, ["n2", "n3"])
 
 
 @pytest.mark.parametrize("names", [("binpack",), ("balanced", "binpack"), ("balanced", *["binpack"] * 20, "fgd")])
