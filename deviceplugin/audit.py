@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from deviceplugin import checkpoint, sharing
+from deviceplugin.beat import next_beat
 from deviceplugin.book import Book
 from deviceplugin.findings import Finding
 from deviceplugin.node import Node
@@ -195,11 +196,15 @@ class Auditor:
         self._every_seconds = every_seconds
         self._processes = processes
         self._checkpoint = checkpoint.Kept(node.plugin_directory)
+        self._entries: Sequence[checkpoint.Entry] | None = None
+        self._own: list[checkpoint.Entry] = []
+        """Of these, the answers that we gave."""
 
     async def run(self) -> None:
         """Audit until cancelled."""
+        clock = asyncio.get_running_loop().time
         while True:
-            await asyncio.sleep(self._every_seconds)
+            await asyncio.sleep(next_beat(clock(), self._every_seconds) - clock())
             await self.look()
 
     async def look(self) -> list[Finding]:
@@ -209,7 +214,10 @@ class Auditor:
             return []
         await node.turns.wait()
         entries = await self._checkpoint.read()
-        own = [entry for entry in entries or () if entry.env().get(sharing.GRANT_VARIABLE)]
+        if entries is not self._entries:
+            self._entries = entries
+            self._own = [entry for entry in entries or () if entry.env().get(sharing.GRANT_VARIABLE)]
+        own = self._own
         # Where nobody holds a share there is nobody to tell of a process.
         processes = await self._processes() if self._processes is not None and node.tenants else ()
         pod_of = self._pods_of(processes, {entry.uid for entry in own})

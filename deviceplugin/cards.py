@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from deviceplugin import health
+from deviceplugin.beat import next_beat
 from deviceplugin.metrics import PluginMetrics
 from gpuslice.devices.wholefile import write_whole
 from gpuslice.nvml.compute_mode import set_compute_mode
@@ -118,28 +119,31 @@ class CardWatch:
             await asyncio.sleep(self._intervals.driver_retry)
         await self._listen()
         clock = asyncio.get_running_loop().time
-        probe_at, scan_at = clock() + self._intervals.probe, clock() + self._intervals.rescan
+        probe_at, scan_at = (next_beat(clock(), each) for each in (self._intervals.probe, self._intervals.rescan))
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(probe_at, scan_at)):
                     await self._woken.wait()
             probe_now, scan_now = clock() >= probe_at, clock() >= scan_at
             await self.look(probe_now=probe_now, scan_now=scan_now)
-            probe_at = clock() + self._intervals.probe if probe_now else probe_at
-            scan_at = clock() + self._intervals.rescan if scan_now else scan_at
+            probe_at = next_beat(clock(), self._intervals.probe) if probe_now else probe_at
+            scan_at = next_beat(clock(), self._intervals.rescan) if scan_now else scan_at
 
     async def look(self, *, probe_now: bool, scan_now: bool) -> None:
         """Do one round: events, and when due a probe of every card and a new reading of the machine."""
         before = dict(self.health.sick)
         machine = self.machine
+        # What a probe finds may have come as an event first, and that says more.
+        probes = await self._probe_all() if probe_now else []
         events = await self._take_events()
         uuids = frozenset(card.uuid for card in self.machine.cards)
         for event in events:
             log.warning("card_event", uuid=event.uuid, signal=event.signal.value, xid=event.xid)
             self.health.event(event, uuids, self._clock())
-        if probe_now or any(event.uuid is None for event in events):
-            for result in await self._probe_all():
-                self.health.probe(result, self._clock())
+        if not probe_now and any(event.uuid is None for event in events):
+            probes = await self._probe_all()
+        for result in probes:
+            self.health.probe(result, self._clock())
         if scan_now or any(event.signal is Signal.MIG_CHANGED for event in events):
             await self._rescan()
         self._settle(before, machine)
@@ -163,9 +167,6 @@ class CardWatch:
         self._woken.set()
 
     async def _take_events(self) -> list[CardEvent]:
-        # What a probe will find may have come as an event first, and that says more.
-        if self._events is not None:
-            await self._worker.call(self._ask)
         self._woken.clear()
         events, self._heard = self._heard, []
         if self._deaf:
@@ -175,10 +176,10 @@ class CardWatch:
         return events
 
     async def _probe_all(self) -> list[Probe]:
-        """Probe every card in one visit to NVML's thread; one that does not answer costs itself only."""
+        """Ask for events and probe every card in one visit to NVML's thread; one that hangs costs itself only."""
         if self._probing is None:
             fresh = ProbeRound([card.uuid for card in self.machine.cards], self._intervals.call)
-            self._probing = fresh, asyncio.ensure_future(self._worker.call(fresh.run))
+            self._probing = fresh, asyncio.ensure_future(self._worker.call(_run_after, self._ask, fresh))
         probes, done = self._probing
         await asyncio.wait({done}, timeout=self._intervals.call)
         if not done.done():
@@ -252,7 +253,7 @@ class CardWatch:
         if self._events is not None:
             await self._worker.keep_looking(None)
             await self._worker.call(self._events.close)
-            self._events = None
+            self._events, self._ask = None, _nothing
 
     async def close(self) -> None:
         """Close NVML and its thread."""
@@ -275,6 +276,11 @@ class CardWatch:
 
 def _nothing() -> None:
     return
+
+
+def _run_after(ask: Callable[[], None], probes: ProbeRound) -> list[Probe]:
+    ask()
+    return probes.run()
 
 
 def _poll(source: EventSource, tell: Callable[[list[CardEvent], str], None]) -> None:

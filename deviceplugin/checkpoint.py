@@ -9,7 +9,7 @@ import asyncio
 import base64
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -69,9 +69,9 @@ class Entry:
     response: str
     """The ContainerAllocateResponse that the plugin once gave, serialized and in base64."""
 
-    def env(self) -> dict[str, str]:
+    def env(self) -> Mapping[str, str]:
         """Return the environment of the recorded answer; empty when it cannot be read."""
-        return dict(self._answer.envs)
+        return self._answer.envs
 
     def names_cdi_device(self) -> bool:
         """Tell whether the recorded answer left it to a CDI specification what the container sees."""

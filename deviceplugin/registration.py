@@ -25,6 +25,7 @@ import grpc
 import structlog
 
 from deviceplugin.backend import Backend
+from deviceplugin.beat import next_beat
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.servicer import OPTIONS, DevicePluginServicer, Streams
 from deviceplugin.watchdir import DirectoryWatch
@@ -184,6 +185,7 @@ class Registrar:
     async def _until_lost(self, incarnation: _Incarnation, watch: DirectoryWatch) -> None:
         """Return when the registration is gone: the stream ended, or one of the two sockets is not the same."""
         closed = asyncio.ensure_future(incarnation.streams.all_closed.wait())
+        clock = asyncio.get_running_loop().time
         try:
             while True:
                 self._wake.clear()
@@ -192,7 +194,8 @@ class Registrar:
                     log.info("registration_lost", resource=self._backend.resource, reason=reason)
                     return
                 woken = asyncio.ensure_future(self._wake.wait())
-                await asyncio.wait({closed, woken}, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                patience = next_beat(clock(), _POLL_SECONDS) - clock()
+                await asyncio.wait({closed, woken}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()
         finally:
             closed.cancel()
