@@ -101,6 +101,8 @@ class Daemon:
         self._cordoned: frozenset[str] = frozenset()
         self._leaving = False
         self._wake = asyncio.Event()
+        self._outdated = False
+        """What the offers are made of has changed."""
         self._lock = NodeLock(settings.state_dir)
         self._restored: dict[str, Grant] = {}
         self._books: dict[str, Book] = {}
@@ -143,7 +145,7 @@ class Daemon:
                 await self._apply()
                 group.create_task(self._follow_changes())
                 group.create_task(self._follow_config())
-                group.create_task(Housekeeper(self.node, self._books, self._changed_wake).run())
+                group.create_task(Housekeeper(self.node, self._books, self._freed_wake).run())
                 group.create_task(
                     Auditor(self.node, self._books, self.settings.audit_seconds, self.cards.processes).run()
                 )
@@ -224,14 +226,23 @@ class Daemon:
     # -- offers ---------------------------------------------------------------------------------------------------
 
     def _changed_wake(self) -> None:
+        self._outdated = True
+        self._wake.set()
+
+    def _freed_wake(self) -> None:
+        """Have the lists looked at: a slice that is not on offer any more leaves them with its last holder."""
         self._wake.set()
 
     async def _follow_changes(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self._make_offers()
-            await self._apply()
+            if self._outdated:
+                self._outdated = False
+                self._make_offers()
+                await self._apply()
+            else:
+                await self._refresh()
 
     def _make_offers(self) -> None:
         self.node.offers = make_offers(
@@ -255,9 +266,12 @@ class Daemon:
             for resource in self.node.offers.resources():
                 if resource not in self.backends:
                     self._add(resource)
+        await self._refresh()
+        self._inventory_changed()
+
+    async def _refresh(self) -> None:
         for backend in self.backends.values():
             await backend.refresh()
-        self._inventory_changed()
 
     def _add(self, resource: str) -> None:
         backend = SliceBackend(resource, self.node)
@@ -307,7 +321,7 @@ class Daemon:
         if cordoned != self._cordoned:
             log.info("cordon_changed", cards=sorted(cordoned))
             self._cordoned = cordoned
-            self._wake.set()
+            self._changed_wake()
         labels = dict(node.metadata.labels)
         if labels != self._labels:
             self._labels = labels
@@ -335,7 +349,7 @@ class Daemon:
             log.info("config_changed", settings=str(fresh))
             self.metrics.reloads.labels("applied").inc()
             self.node.settings = fresh
-            self._wake.set()
+            self._changed_wake()
 
     async def _follow_config(self) -> None:
         """Look at the file every two seconds: a ConfigMap is a symlink that is swapped, which no watch shows well."""

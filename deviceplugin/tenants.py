@@ -160,7 +160,7 @@ def _counts(container: Container, resources: Collection[str]) -> Iterator[tuple[
         if name not in resources:
             continue
         try:
-            count = whole_number(quantity)
+            count = _whole_number(quantity)
         except BadQuantity:
             continue
         if count:
@@ -192,7 +192,8 @@ def _reservation(pod: Pod, node: str, schedulers: Collection[str]) -> tuple[PodA
     return allocation, ""
 
 
-# A pod changes about five times while it starts, its reservation never. Pods start in crowds of this size at most.
+# A pod changes about five times while it starts, what it asks for and its reservation never.
+_whole_number = lru_cache(maxsize=64)(whole_number)
 _decode_allocation = lru_cache(maxsize=256)(annotations.decode_allocation)
 
 

@@ -65,16 +65,16 @@ class DirectoryWatch:
             self._descriptor, self._inode = -1, None
 
     def _drain(self) -> None:
-        counts = False
+        # Once: what is left, if anything is, makes the event loop call again.
         try:
-            while events := os.read(self._descriptor, 65536):
-                counts = counts or any(not name or name.endswith(self._suffix) for name in _names(events))
+            events = os.read(self._descriptor, 65536)
         except BlockingIOError:
-            pass
+            return
         except OSError:
             self.close()
-            counts = True
-        if counts:
+            self._changed()
+            return
+        if any(not name or name.endswith(self._suffix) for name in _names(events)):
             self._changed()
 
 
