@@ -23,6 +23,8 @@ from gpuslice.devices.allocation import PodAllocation, SliceShare
 from gpuslice.devices.annotations import ALLOCATION, CARDS, encode_allocation, encode_cards
 from gpuslice.devices.inventory import Card, NodeCards, slice_id
 
+BINDING_SECONDS = 0.002
+"""A real API server takes as long for a binding, and more when it is busy."""
 CARDS_PER_NODE = 8
 SLOTS = 10
 CARD_MIB = 81_920
@@ -221,8 +223,7 @@ class Connection(asyncio.Protocol):
         """Answer."""
         path, _, query = self._url.decode().partition("?")
         if path.endswith("/binding"):
-            self._reply(b'{"kind":"Status","status":"Success"}', 201)
-            self._world.bind(bytes(self._body))
+            asyncio.get_running_loop().call_later(BINDING_SECONDS, self._bound, bytes(self._body))
         elif "watch=true" in query:
             head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
             self._transport.write(head)
@@ -233,6 +234,10 @@ class Connection(asyncio.Protocol):
         else:
             self._reply(b'{"kind":"Status","metadata":{},"items":[]}', 201)
         self._body.clear()
+
+    def _bound(self, binding: bytes) -> None:
+        self._reply(b'{"kind":"Status","status":"Success"}', 201)
+        self._world.bind(binding)
 
     def _reply(self, body: bytes, status: int) -> None:
         head = b"HTTP/1.1 %d OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
