@@ -1,16 +1,18 @@
 """Answers to /filter and /prioritize, cut from a decision."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from extender.wire import NameTable, filter_answer, names_decoder
+from extender.wire import FEW, NameTable, filter_answer, names_decoder
 from gpuslice.placement.decide import Candidates, Decision, prioritize
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.rejection import TEXTS, Obstacle
 
 _KEPT_NAME_LISTS = 8
+_REASONS = [b":" + msgspec.json.encode(TEXTS[obstacle]) for obstacle in Obstacle]
 _COMMA = ord(",")
 
 
@@ -67,6 +69,8 @@ def answer_filter(names: NodeNames, decision: Decision, asked: bytes, *, at_most
     if at_most is None and len(fitting) == len(codes):
         return filter_answer(asked, b"")
     known = bool((rows >= 0).all())
+    if known and at_most is None and len(rows) <= FEW:
+        return filter_answer(*_one_by_one(names.table().encoded, rows.tolist(), codes.tolist()))
     if at_most is not None and decision.fits_anywhere:
         offered = msgspec.json.encode(decision.best(at_most))
     elif known:
@@ -84,6 +88,18 @@ def answer_filter(names: NodeNames, decision: Decision, asked: bytes, *, at_most
     kinds = np.bincount(reasons).nonzero()[0].tolist()
     parts = [table.reasons(rows[reasons == code], TEXTS[Obstacle(code)]) for code in kinds]
     return filter_answer(offered, b",".join(parts))
+
+
+def _one_by_one(names: Sequence[bytes], rows: list[int], codes: list[int]) -> tuple[bytes, bytes]:
+    """Return the names of the nodes that fit, and the reason for each other, without its braces."""
+    fitting: list[bytes] = []
+    refused: list[bytes] = []
+    for row, code in zip(rows, codes, strict=True):
+        if code:
+            refused.append(names[row] + _REASONS[code])
+        else:
+            fitting.append(names[row])
+    return b"[%b]" % b",".join(fitting), b",".join(refused)
 
 
 def answer_prioritize(names: NodeNames, decision: Decision, layout: int, asked: bytes) -> bytes:

@@ -15,6 +15,8 @@ from gpuslice.devices.pods import Metadata, Pod
 from gpuslice.placement.decide import BEST_SCORE
 
 Rows = npt.NDArray[np.int64]
+FEW: Final = 256
+"""Up to so many nodes, a loop in plain Python is quicker than a dozen calls of numpy."""
 _NULL: Final = b"null"
 _TEN: Final = np.frombuffer(b"10", dtype=np.uint8)
 
@@ -120,6 +122,8 @@ class NameTable:
         self.layout = layout
         """Version of the fleet's layout that the rows belong to."""
         encoded = [msgspec.json.encode(name) for name in names]
+        self.encoded = encoded
+        """Each name as JSON."""
         self._items = _records([b"," + name for name in encoded])
         self._keys = _records([b"," + name + b":" for name in encoded])
         self._hosts = _records([b',{"Host":' + name + b',"Score":' for name in encoded], ending=b" 0}")
@@ -139,6 +143,9 @@ class NameTable:
 
     def priorities(self, rows: Rows, scores: npt.NDArray[np.uint8]) -> bytes:
         """``[{"Host":"a","Score": 7},…]``; scores are 0..10."""
+        if len(rows) <= FEW:
+            pairs = zip(rows.tolist(), scores.tolist(), strict=True)
+            return b"[%b]" % b",".join([b'{"Host":%b,"Score":%d}' % (self.encoded[row], score) for row, score in pairs])
         out = self._hosts.take(rows, axis=0)
         out[:, -2] += scores
         out[scores == BEST_SCORE, -3:-1] = _TEN

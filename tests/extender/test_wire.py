@@ -2,6 +2,7 @@
 
 import json
 import string
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.wire import (
+    FEW,
     ExtenderPreemptionArgs,
     NameTable,
     args_decoder,
@@ -23,8 +25,9 @@ NAMES = st.lists(
 )
 
 
+@pytest.mark.parametrize("few", [pytest.param(0, id="by columns"), pytest.param(FEW, id="one by one")])
 @given(names=NAMES, data=st.data())
-def test_name_lists_reasons_and_priorities_read_back(names: list[str], data: st.DataObject) -> None:
+def test_name_lists_reasons_and_priorities_read_back(few: int, names: list[str], data: st.DataObject) -> None:
     table = NameTable(names, layout=0)
     chosen = data.draw(st.lists(st.integers(0, len(names) - 1), unique=True))
     rows = np.array(chosen, dtype=np.int64)
@@ -33,7 +36,8 @@ def test_name_lists_reasons_and_priorities_read_back(names: list[str], data: st.
     assert json.loads(table.name_list(rows)) == wanted
     assert json.loads(b"{" + table.reasons(rows, 'not "enough"') + b"}") == dict.fromkeys(wanted, 'not "enough"')
     pairs = [{"Host": name, "Score": score} for name, score in zip(wanted, scores.tolist(), strict=True)]
-    assert json.loads(table.priorities(rows, scores)) == pairs
+    with patch("extender.wire.FEW", few):
+        assert json.loads(table.priorities(rows, scores)) == pairs
     answer = json.loads(filter_answer(table.name_list(rows), table.reasons(rows, "x")))
     assert (answer["NodeNames"], set(answer["FailedAndUnresolvableNodes"])) == (wanted, set(wanted))
 
