@@ -16,13 +16,17 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import ParamSpec, TypeVar
 
+import structlog
+
+log = structlog.get_logger()
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Something to do on the thread again and again, whenever no call is under way. Must not raise."""
+    """Something to do on the thread again and again, whenever no call is under way."""
 
     run: Callable[[], None]
     every_seconds: float
@@ -79,7 +83,7 @@ class NvmlWorker:
                 job = self._jobs.get(timeout=patience)
             except Empty:
                 if look is not None:
-                    look.run()
+                    _run(look)
                 looked_at = time.monotonic()
                 continue
             if job is None:
@@ -95,3 +99,11 @@ class NvmlWorker:
         self._jobs.put(None)
         if self._thread is not None:
             self._thread.join()
+
+
+def _run(look: Look) -> None:
+    try:
+        look.run()
+    except Exception:
+        # Without its thread nobody would hear of a sick card, and every call would wait for ever.
+        log.exception("nvml_look_failed")

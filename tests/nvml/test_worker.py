@@ -44,6 +44,20 @@ async def test_the_thread_looks_again_and_again_without_being_called(worker: Nvm
     worker.close()
 
 
+async def test_a_look_that_fails_does_not_end_the_thread(worker: NvmlWorker) -> None:
+    failed: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        _tell(loop, failed.put_nowait)
+        _raise()
+
+    await worker.keep_looking(Look(look, 0.001))
+    threads = {await failed.get() for _ in range(2)}
+    assert threads == {await asyncio.wait_for(worker.call(threading.get_ident), 10)}
+    worker.close()
+
+
 def _tell(loop: asyncio.AbstractEventLoop, heard: Callable[[int], None]) -> None:
     loop.call_soon_threadsafe(heard, threading.get_ident())
 
