@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -26,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -95,8 +95,8 @@ class Result:
     cycle: list[float] = field(default_factory=list)
     refused: int = 0
     rushed: int = 0
+    """Pods whose bindings were not waited for before the next pod."""
     rush_seconds: float = 0.0
-    """For so many pods whose bindings were not waited for."""
     rss_mib: float = 0.0
     cpu_ms: float = 0.0
     """CPU time of the extender for one cycle, its share of the watches included."""
@@ -114,9 +114,11 @@ class Contender:
     def __init__(self, port: int, pid: int, nodes: int) -> None:
         self.result = Result()
         self._pid = pid
-        self._port = port
         self._connection = Connection(port)
-        self._of_thread = threading.local()
+        self._pool = ThreadPoolExecutor(BINDERS)
+        self._binders: SimpleQueue[Connection] = SimpleQueue()
+        for _ in range(BINDERS):
+            self._binders.put(Connection(port))
         self._rng = random.Random(7)
         self._names = json.dumps([f"node-{index:05d}" for index in range(nodes)]).encode()
         self._encode = msgspec.json.Encoder().encode
@@ -138,24 +140,29 @@ class Contender:
     def rush(self, cycles: int) -> None:
         """Schedule so many pods and wait for no binding before the next pod."""
         started = time.perf_counter()
-        with ThreadPoolExecutor(BINDERS) as pool:
-            for _ in range(cycles):
-                pod = pod_object(self._next, *share_of(self._rng))
-                self._next += 1
-                best = judged(self._connection, self._encode(pod), self._names, Result())
-                if best:
-                    pool.submit(self._bind, binding_of(pod, best))
-        self.result.rushed += cycles
+        bindings = []
+        for _ in range(cycles):
+            pod = pod_object(self._next, *share_of(self._rng))
+            self._next += 1
+            best, _, _ = judged(self._connection, self._encode(pod), self._names)
+            if best:
+                bindings.append(self._pool.submit(self._bind, binding_of(pod, best)))
+        bound = sum(binding.result() for binding in bindings)
+        self.result.rushed += bound
+        self.result.refused += cycles - bound
         self.result.rush_seconds += time.perf_counter() - started
 
-    def _bind(self, body: bytes) -> None:
-        if not hasattr(self._of_thread, "connection"):
-            self._of_thread.connection = Connection(self._port)
-        self._of_thread.connection.post("/bind", body)
+    def _bind(self, body: bytes) -> bool:
+        connection = self._binders.get()
+        _, answer = connection.post("/bind", body)
+        self._binders.put(connection)
+        return not msgspec.json.decode(answer)["Error"]
 
     def end(self) -> Result:
         """Hang up and say what was measured."""
-        self._connection.close()
+        self._pool.shutdown()
+        for connection in (self._connection, *(self._binders.get() for _ in range(BINDERS))):
+            connection.close()
         cycles = self._next - FIRST_POD - WARM_UP
         self.result.cpu_ms = (cpu_seconds(self._pid) - self._used) * 1000 / cycles
         self.result.rss_mib = resident_mib(self._pid)
@@ -164,22 +171,25 @@ class Contender:
 
 def one_cycle(connection: Connection, pod: dict[str, Any], encoded: bytes, names: bytes, result: Result) -> None:
     """Filter, prioritize, bind one pod."""
-    best = judged(connection, encoded, names, result)
+    best, filter_ms, prioritize_ms = judged(connection, encoded, names)
     if not best:
+        result.refused += 1
         return
     body = binding_of(pod, best)
     started = time.perf_counter()
     head, answer = connection.post("/bind", body)
-    bind = (time.perf_counter() - started) * 1000 - waiting_ms(head)
+    bind_ms = (time.perf_counter() - started) * 1000 - waiting_ms(head)
     if msgspec.json.decode(answer)["Error"]:
         result.refused += 1
         return
-    result.bind.append(bind)
-    result.cycle.append(result.filter[-1] + result.prioritize[-1] + bind)
+    result.filter.append(filter_ms)
+    result.prioritize.append(prioritize_ms)
+    result.bind.append(bind_ms)
+    result.cycle.append(filter_ms + prioritize_ms + bind_ms)
 
 
-def judged(connection: Connection, encoded: bytes, names: bytes, result: Result) -> str:
-    """Filter and prioritize; give the best node, or an empty name if none fits."""
+def judged(connection: Connection, encoded: bytes, names: bytes) -> tuple[str, float, float]:
+    """Filter and prioritize; give the best node (an empty name if none fits), and the milliseconds of both calls."""
     clock = time.perf_counter
     body = b'{"Pod":' + encoded + b',"Nodes":null,"NodeNames":' + names + b"}"
     t0 = clock()
@@ -187,15 +197,12 @@ def judged(connection: Connection, encoded: bytes, names: bytes, result: Result)
     t1 = clock()
     fitting = bytes(fitting_decoder.decode(answer).names)
     if fitting == b"[]":
-        result.refused += 1
-        return ""
+        return "", (t1 - t0) * 1000, 0.0
     body = b'{"Pod":' + encoded + b',"Nodes":null,"NodeNames":' + fitting + b"}"
     t2 = clock()
     _, answer = connection.post("/prioritize", body)
     t3 = clock()
-    result.filter.append((t1 - t0) * 1000)
-    result.prioritize.append((t3 - t2) * 1000)
-    return best_host(answer)
+    return best_host(answer), (t1 - t0) * 1000, (t3 - t2) * 1000
 
 
 def binding_of(pod: dict[str, Any], node: str) -> bytes:
