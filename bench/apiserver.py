@@ -6,7 +6,6 @@ It is test equipment: the figures say how large a cluster the simulator can play
 import argparse
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.harness import Figure, percentile, report, resident_mib
+from bench.harness import Figure, cpu_seconds, percentile, report, resident_mib
 
 _TOKEN = "admin-token"
 _CARDS = json.dumps(
@@ -65,12 +64,6 @@ def server() -> Iterator[tuple[int, int]]:
                 yield process.pid, json.loads(process.stdout.readline())["port"]
             finally:
                 process.terminate()
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _head(method: str, path: str) -> str:

@@ -8,17 +8,15 @@ that extender without its framework. The scheduler's configuration is the chart'
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
-from bench.harness import Figure, report
+from bench.harness import Figure, cpu_seconds, report
 from tests.cluster.harness import chart
 from tests.cluster.harness.api import Json
 from tests.cluster.harness.fleet import Fleet
@@ -28,7 +26,6 @@ BEST_NODES = 16
 SMALL_PERCENTAGE = 5
 DEADLINE_SECONDS = 300
 SCHEDULER_QPS = 5000
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +59,6 @@ class Run:
     extender_cpu: float
     """CPU seconds of the extender for 1,000 pods."""
     scheduler_cpu: float
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return user and system time of a process; proc(5), fields 14 and 15 of stat."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def waiting_pod(number: int, scheduler: str) -> Json:

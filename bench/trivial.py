@@ -11,7 +11,6 @@ Usage: ``python -m bench.trivial KUBECONFIG PORTS_FILE [--best-nodes K] [--bare]
 import argparse
 import asyncio
 import json
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -138,8 +137,7 @@ async def serve(options: argparse.Namespace, stopping: asyncio.Event) -> None:
         app = bare_app(verbs) if options.bare else fastapi_app(verbs)
 
         def started() -> None:
-            ports = {"listen": listening.getsockname()[1], "pid": os.getpid()}
-            options.ports_file.write_text(json.dumps(ports), encoding="ascii")
+            options.ports_file.write_text(json.dumps({"listen": listening.getsockname()[1]}), encoding="ascii")
 
         await serve_http(app, listening, stopping, on_started=started)
 

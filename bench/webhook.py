@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Figure, percentile, report, resident_mib
+from bench.harness import Figure, cpu_seconds, percentile, report, resident_mib
 from webhook.certificates import issue
 
 WARM_UP = 500
@@ -182,12 +182,6 @@ def quietest(rounds: Sequence[list[float]]) -> list[float]:
     """Return the samples of the quarter of the rounds that took least time."""
     ordered = sorted(rounds, key=sum)
     return [sample for samples in ordered[: max(1, len(ordered) // 4)] for sample in samples]
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has taken, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def throughput(pid: int, connections: Sequence[Connection], seconds: float) -> tuple[float, float]:
