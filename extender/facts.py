@@ -131,6 +131,8 @@ def _was_refused(pod: Pod) -> bool:
 
 def roles_of(pod: Pod) -> tuple[tuple[str, Role], ...]:
     """Roles of the containers that are not app containers, in pod order."""
+    if not pod.spec.init_containers:
+        return ()
     return tuple((container.name, role) for container, role in containers_of(pod) if role is not Role.APP)
 
 
@@ -239,7 +241,10 @@ def _decoded(text: str) -> PodAllocation:
 
 def _init_done(pod: Pod) -> bool:
     """Tell whether all init containers have ended; the kubelet says so in the condition Initialized."""
-    return any(c.type == "Initialized" and c.status == "True" for c in pod.status.conditions or ())
+    for condition in pod.status.conditions or ():
+        if condition.type == "Initialized":
+            return condition.status == "True"
+    return False
 
 
 @lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuslice.devices.errors import BadQuantity
-from gpuslice.devices.pods import AffinityTerm, Pod, Resources
+from gpuslice.devices.pods import Affinity, AffinityTerm, Pod, Resources
 from gpuslice.devices.quantity import parse_quantity
 from gpuslice.devices.requests import containers_of
 
@@ -34,7 +34,7 @@ def traits_of(pod: Pod) -> PodTraits:
     return _traits(
         spec.active_deadline_seconds is not None and spec.active_deadline_seconds >= 0,
         pod.status.qos_class == "BestEffort" if pod.status.qos_class else _asks_for_no_compute(pod),
-        any(term.namespaces or term.namespace_selector is not None for term in _affinity_terms(pod)),
+        spec.affinity is not None and _crosses_namespaces(spec.affinity),
         spec.priority_class_name,
     )
 
@@ -44,9 +44,12 @@ def _traits(has_deadline: bool, best_effort: bool, crosses_namespaces: bool, pri
     return PodTraits(has_deadline, best_effort, crosses_namespaces, priority_class)
 
 
-def _affinity_terms(pod: Pod) -> Iterator[AffinityTerm]:
-    affinity = pod.spec.affinity
-    for half in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ():
+def _crosses_namespaces(affinity: Affinity) -> bool:
+    return any(term.namespaces or term.namespace_selector is not None for term in _terms(affinity))
+
+
+def _terms(affinity: Affinity) -> Iterator[AffinityTerm]:
+    for half in (affinity.pod_affinity, affinity.pod_anti_affinity):
         if half is not None:
             yield from half.required or ()
             yield from (weighted.pod_affinity_term for weighted in half.preferred or ())

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuslice.placement.combination import Allowance, Combination
 from gpuslice.placement.fleet import UNKNOWN_NUMA, Fleet
 from gpuslice.placement.rejection import Obstacle
-from gpuslice.placement.room import accepted, look_round, that_hold
+from gpuslice.placement.room import Room, accepted, look_round, that_hold
 from gpuslice.placement.shape import Block, PodShape
 from gpuslice.placement.view import (
     Change,
@@ -29,6 +29,12 @@ class Fit(NamedTuple):
 
     columns: tuple[tuple[int, ...], ...]
     score: float
+
+
+Known = dict[tuple[tuple[Room, ...], int], Fit | Obstacle]
+"""What was found for one shape and policy, by the state of a node's cards and its free CPU."""
+_KEPT: Final = 256
+"""States that are remembered for a class of pods; 300 bytes each."""
 
 
 def fit_node(
@@ -53,16 +59,51 @@ def fit_node(
         changes: Uses to count in or out first (what is reserved for this very pod, what a victim would free).
         allowance: Pays for the search, if there is one.
     """
-    if not fleet.uuids(row):
-        return Obstacle.UNKNOWN_NODE
-    if not fleet.ready[row]:
-        return Obstacle.NOT_READY
-    if fleet.unclear[row]:
-        return Obstacle.UNCLEAR
+    shut = _shut(fleet, row)
+    if shut is not None:
+        return shut
     view = view_of(fleet, row, shape, changes) if changes else planning_view(fleet, row, shape)
     if shape.is_one_slice:
         return fit_slice(view, shape, policy)
     return fit_blocks(view, shape, policy, afresh=partial(view_of, fleet, row, shape, changes), allowance=allowance)
+
+
+def _shut(fleet: Fleet, row: int) -> Obstacle | None:
+    """Return what keeps every pod from a node."""
+    if not fleet.uuids(row):
+        return Obstacle.UNKNOWN_NODE
+    if not fleet.ready.item(row):
+        return Obstacle.NOT_READY
+    return Obstacle.UNCLEAR if fleet.unclear.item(row) else None
+
+
+def fit_again(known: Known, fleet: Fleet, row: int, shape: PodShape, policy: "Policy") -> Fit | Obstacle:
+    """Do what :func:`fit_node` does, and remember it for all nodes in the same state.
+
+    Only for pods of one slice whose cards and nodes are ranked jointly: then nothing but the state counts, the first of
+    equal cards is taken, and no name or link is looked at. ``known`` is for this shape and policy alone.
+    """
+    kept = fleet.views.get(row)
+    if kept is not None and kept[0] == fleet.version.item(row) and not kept[1].changed:
+        again = known.get((kept[1].state, kept[1].cpu_free))
+        if again is not None and fleet.ready.item(row) and not fleet.unclear.item(row):
+            return again
+    shut = _shut(fleet, row)
+    if shut is not None:
+        return shut
+    if policy.joint is None or shape.selection is not None or not shape.is_one_slice:
+        return fit_node(fleet, row, shape, policy)
+    view = planning_view(fleet, row, shape)
+    look_round(view)
+    state = view.state, view.cpu_free
+    found = known.get(state)
+    if found is None:
+        found = fit_slice(view, shape, policy)
+        if view.facts.one_kind:
+            if len(known) >= _KEPT:
+                known.clear()
+            known[state] = found
+    return found
 
 
 def fit_blocks(

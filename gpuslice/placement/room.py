@@ -81,7 +81,7 @@ def _room_of(card: CardState) -> Room:
 
 
 def look_round(view: NodeView) -> None:
-    """Bring ``rooms`` and ``firsts`` of a node's view up to date; the plan on it does not count."""
+    """Bring ``rooms``, ``state`` and ``firsts`` of a node's view up to date; the plan on it does not count."""
     if len(view.rooms) != len(view.cards):
         view.rooms[:] = map(_room_of, view.cards)
     elif view.changed:
@@ -90,6 +90,7 @@ def look_round(view: NodeView) -> None:
     else:
         return
     view.changed.clear()
+    view.state = tuple(view.rooms)
     firsts: dict[Room, int] = {}
     for column, room in enumerate(view.rooms):
         firsts.setdefault(room, column)

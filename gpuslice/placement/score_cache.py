@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuslice.placement.fit import fit_node
+from gpuslice.placement.fit import Known, fit_again
 from gpuslice.placement.fleet import Codes, Fleet, Floats, Ints
 from gpuslice.placement.rejection import Obstacle
 from gpuslice.placement.shape import PodShape
@@ -31,12 +31,13 @@ _AHEAD_ROWS: Final = 8
 
 
 class _Verdicts:
-    __slots__ = ("codes", "policy", "rows", "rows_again", "scores", "shape", "versions")
+    __slots__ = ("codes", "known", "policy", "rows", "rows_again", "scores", "shape", "versions")
 
     def __init__(self, shape: PodShape, policy: "Policy") -> None:
         self.shape = shape
         """Of one pod of the class."""
         self.policy = policy
+        self.known: Known = {}
         self.rows: Ints | None = None
         """What was looked at last."""
         self.rows_again = False
@@ -60,7 +61,7 @@ class _Verdicts:
     def judge(self, fleet: Fleet, rows: Ints, shape: PodShape) -> None:
         """Judge one row after the other."""
         for row in rows.tolist():
-            fit = fit_node(fleet, row, shape, self.policy)
+            fit = fit_again(self.known, fleet, row, shape, self.policy)
             self.codes[row], self.scores[row] = (fit, 0.0) if isinstance(fit, Obstacle) else (0, fit.score)
 
 
@@ -69,7 +70,7 @@ class ScoreCache:
 
     def __init__(self, classes: int = CLASSES) -> None:
         self._classes = classes
-        self._known: OrderedDict[tuple[object, ...], _Verdicts] = OrderedDict()
+        self._known: OrderedDict[tuple[int, int], _Verdicts] = OrderedDict()
         self._states = NodeStates()
 
     def look_round(self, fleet: Fleet) -> None:
@@ -99,8 +100,8 @@ class ScoreCache:
                     self._rescan(fleet, found, stale, found.shape)
 
     def _class(self, shape: PodShape, policy: "Policy") -> _Verdicts:
-        # A policy is made once for each outlook and lives as long as its classes: its identity stands for all of it.
-        key = (shape.request, shape.cpu_milli if policy.reads_cpu else 0, id(policy))
+        # A policy is made once for each request and outlook, and lives as long as its classes: its identity will do.
+        key = (id(policy), shape.cpu_milli if policy.reads_cpu else 0)
         found = self._known.get(key)
         if found is not None:
             self._known.move_to_end(key)

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 
 from gpuslice.devices.inventory import Card
 from gpuslice.devices.requests import CardSelection, ContainerDemand, ContainerRequest, PodRequest, Role
-from gpuslice.placement import events, score_cache
+from gpuslice.placement import events, fit, score_cache
 from gpuslice.placement.decide import Candidates, filter_nodes
-from gpuslice.placement.fit import Fit, fit_blocks, fit_node, fit_slice
+from gpuslice.placement.explain import see_cards
+from gpuslice.placement.fit import Fit, Known, fit_again, fit_blocks, fit_node, fit_slice
 from gpuslice.placement.fleet import Fleet
 from gpuslice.placement.ledger import Ledger
 from gpuslice.placement.mix import Task
 from gpuslice.placement.policies.registry import NAMES, PolicyDefaults, resolve
 from gpuslice.placement.shape import PodShape, shape_of
 from gpuslice.placement.verdicts import scan_nodes
-from gpuslice.placement.view import planning_view, view_of
+from gpuslice.placement.view import NodeView, planning_view, view_of
 from tests.placement.build import BINPACK, ask, key, node, request, roles_of, run, seen
 
 pytestmark = pytest.mark.timeout(400)  # Hypothesis looks for a smaller example for up to 300 s
@@ -164,7 +165,7 @@ def test_the_short_way_for_one_slice_agrees_with_the_way_for_all_pods(name: str,
 def test_cached_verdicts_agree_with_fresh_ones(name: str, data: st.DataObject) -> None:
     """Whatever happens between two looks, the cache answers what a scan of everything would."""
     ledger = data.draw(clusters())
-    shapes = [shape_of(data.draw(pod_requests())) for _ in range(2)]
+    shapes = [shape_of(data.draw(st.one_of(pod_requests(), pods_of_one_slice()))) for _ in range(2)]
     rows = np.arange(ledger.fleet.rows)
     for step in range(data.draw(st.integers(1, 6))):
         shape, chosen = data.draw(st.sampled_from(shapes)), data.draw(st.sampled_from((name, "balanced", "fgd")))
@@ -183,6 +184,31 @@ def test_cached_verdicts_agree_with_fresh_ones(name: str, data: st.DataObject) -
             ledger.scores.look_ahead(ledger.fleet)
         if data.draw(st.integers(0, 3)) == 0:
             ledger.apply(node(f"extra{step}", Card(uuid=f"GPU-x{step}", memory_mib=1000)))
+        if data.draw(st.integers(0, 3)) == 0:
+            book = ledger.books.nodes["n0"]
+            assert book.cards is not None
+            cpu = data.draw(st.sampled_from((-1, 4000)))
+            ledger.apply(events.NodeSeen(book.cards, ready=data.draw(st.booleans()), cpu_milli=cpu))
+            see_cards(ledger, shape.request, "n0", defaults)
+
+
+def test_nodes_in_the_same_state_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, looks = Ledger(), []
+    for at in range(6):
+        ledger.apply(node(f"n{at}", *(Card(f"GPU-{at}-{n}", 1000) for n in range(2)), ready=at < 5))
+    asked, names = request(ask(memory_mib=600)), Candidates(ledger, [f"n{at}" for at in range(6)])
+
+    def counted(view: NodeView, *arguments: Any) -> Any:
+        looks.append(view.name)
+        return fit_slice(view, *arguments)
+
+    monkeypatch.setattr(fit, "fit_slice", counted)
+    assert filter_nodes(ledger, asked, names, PolicyDefaults()).feasible == ["n0", "n1", "n2", "n3", "n4"]
+    assert len(looks) == 1
+    run(ledger, "other", request(ask(memory_mib=500)))
+    looks.clear()
+    assert filter_nodes(ledger, asked, names, PolicyDefaults()).feasible == ["n0", "n1", "n2", "n3", "n4"]
+    assert looks == ["n0"], "the node of the other pod alone"
 
 
 @pytest.mark.parametrize(
@@ -203,11 +229,11 @@ def test_what_was_looked_at_ahead_of_time_is_not_looked_at_again(
         filter_nodes(ledger, asked, names, BINPACK)
     run(ledger, "other", request(ask(memory_mib=500)), defaults=BINPACK)
 
-    def counted(fleet: Fleet, row: int, *arguments: Any, **more: Any) -> Any:
+    def counted(known: Known, fleet: Fleet, row: int, *arguments: Any) -> Any:
         looks.append(row)
-        return fit_node(fleet, row, *arguments, **more)
+        return fit_again(known, fleet, row, *arguments)
 
-    monkeypatch.setattr(score_cache, "fit_node", counted)
+    monkeypatch.setattr(score_cache, "fit_again", counted)
     ledger.scores.look_ahead(ledger.fleet)
     before = len(looks)
     found = filter_nodes(ledger, asked, names, BINPACK).feasible
