@@ -58,7 +58,7 @@ class Extender:
         self._moments = moments
         families = load_files(settings.device_files) if settings.device_files else load_builtin()
         self.recorder = EventRecorder(client, COMPONENT, settings.identity, now=timing.now)
-        self.reports = Reports(self.recorder, clock=timing.clock)
+        self.reports = Reports(self.recorder)
         self.leadership = Leadership(lambda: self.feed)
         self.leadership.elector = _elector(settings, client, self.leadership, timing)
         leads = self.leadership.leads
@@ -302,6 +302,7 @@ class Extender:
             if self.sweeper.due():
                 self._sweep()
         self.promises.tick()
+        self.reports.tick()
         ready = self.leadership.not_ready() is None
         if ready and not self._greeted:
             refused = [facts.seen.key for facts in self.feed.pods.items.values() if facts.refused]

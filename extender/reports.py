@@ -1,6 +1,6 @@
 """Events on refused pods: the figures a person needs, said once for each change of cause."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
@@ -16,8 +16,11 @@ CARDS_UNREADABLE = "GpuCardsUnreadable"
 REGISTER_AGAIN = "these cards take no pods; remove the annotation, or restart the daemon that writes it"
 UNREADABLE = "GpuAllocationUnreadable"
 PLACED = "GpuSharePlaced"
-PLACED_PER_SECOND = 2.0
-PLACED_AT_ONCE = 20
+PLACED_KEPT = 100
+"""Placements that wait to be told; of more only the last."""
+PLACED_IN_BURST = 2
+"""Told at each tick while more pods are placed than that."""
+PLACED_IN_PEACE = 20
 
 
 class Recorder(Protocol):
@@ -32,38 +35,20 @@ def subject_of(key: PodKey) -> Subject:
     return Subject(PODS.api_version, PODS.kind, key.namespace, key.name, key.uid)
 
 
-class Pace:
-    """Lets so many through a second, and a few more at once after a quiet time."""
-
-    def __init__(self, per_second: float, burst: int, clock: Callable[[], float]) -> None:
-        self._per_second = per_second
-        self._burst = burst
-        self._clock = clock
-        self._left = float(burst)
-        self._at = clock()
-
-    def allows(self) -> bool:
-        """Take one, if there is one left."""
-        now = self._clock()
-        self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
 class Reports:
     """Remembers the last cause told for each pod. ``capacity`` bounds the memory, not the truth of what is told.
 
-    Of placements only some are told when they come thick and fast: each costs a call of the API server, as much as the
-    binding itself. What the cards are stands in the pod's annotations anyhow.
+    Placements are told at the next tick, and while they come thick and fast most of them wait until that is over, or
+    are not told: each costs a call of the API server, as much as the binding itself. What the cards are stands in the
+    pod's annotations anyhow.
     """
 
-    def __init__(self, recorder: Recorder, *, clock: Callable[[], float], capacity: int = 20_000) -> None:
+    def __init__(self, recorder: Recorder, *, capacity: int = 20_000) -> None:
         self._recorder = recorder
         self._capacity = capacity
-        self._placements = Pace(PLACED_PER_SECOND, PLACED_AT_ONCE, clock)
+        self._untold: deque[tuple[PodKey, Callable[[], str]]] = deque(maxlen=PLACED_KEPT)
+        self._placed = 0
+        """Since the last tick."""
         self._causes: OrderedDict[str, Hashable] = OrderedDict()
 
     def refused(self, key: PodKey, cause: Hashable, message: Callable[[], str]) -> None:
@@ -77,8 +62,16 @@ class Reports:
         self._recorder.record(subject_of(key), "Warning", REFUSED, message())
 
     def placed(self, key: PodKey, message: Callable[[], str]) -> None:
-        """Tell where a pod was placed and why, if that is not too much just now; ``message`` is asked only then."""
-        if self._placements.allows():
+        """Tell soon where a pod was placed and why; ``message`` is asked then, if at all."""
+        self._placed += 1
+        self._untold.append((key, message))
+
+    def tick(self) -> None:
+        """Tell some of the placements, once a second."""
+        most = PLACED_IN_BURST if self._placed > PLACED_IN_BURST else PLACED_IN_PEACE
+        self._placed = 0
+        for _ in range(min(most, len(self._untold))):
+            key, message = self._untold.popleft()
             self.tell(key, "Normal", PLACED, message())
 
     def settled(self, uid: str) -> None:

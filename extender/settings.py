@@ -44,6 +44,6 @@ class ExtenderSettings(DaemonSettings):
     kept_decisions: Annotated[int, Flag("decisions kept for GET /decisions")] = 1000
     preemption: Annotated[bool, Flag("evict pods of lower priority for a pod that may preempt")] = True
     placement_events: Annotated[
-        bool, Flag("write an Event on placed pods that says where and why; twenty at once, then two a second")
+        bool, Flag("write an Event on placed pods that says where and why; of a burst, on the last hundred")
     ] = True
     reserve_seconds: Annotated[float, Flag("seconds a share is kept for a pod whose victims are ending")] = 600.0

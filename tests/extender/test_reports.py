@@ -1,6 +1,7 @@
 """What people are told of a pod that is refused, or placed."""
 
 from functools import partial
+from itertools import count, islice
 
 import pytest
 
@@ -76,6 +77,7 @@ async def test_a_placement_is_told_with_its_cards_and_how_many_nodes_fitted() ->
             await stand.filter(created, "n1", "n2")
             assert await stand.bind(created, "n1") == ""
             assert await stand.bind(unfiltered, "n1") == ""
+            stand.extender.reports.tick()
             await stand.until(lambda: len(placements(server)) == 2)
         assert placements(server) == [
             "GPU-n1-0 (3000 MiB, 30 % of compute) on node n1: 1 of 2 nodes fit, best by policy spread/binpack",
@@ -89,6 +91,7 @@ async def test_placements_need_not_be_told() -> None:
         created = await server.create(pod("a", container(memory_mib=3000)))
         async with standing(server, placement_events=False) as stand:
             assert await stand.bind(created, "n1") == ""
+            stand.extender.reports.tick()
             await stand.extender.recorder.drain()
         assert placements(server) == []
 
@@ -98,27 +101,35 @@ def placements(server: ApiServer) -> list[str]:
     return [event["message"] for event in sorted(found, key=lambda event: event["involvedObject"]["name"])]
 
 
-def test_a_burst_of_placements_is_told_in_part() -> None:
-    """A thousand pods within a second cost at most a few Events; texts of the others are not even put together."""
-    now = [0.0]
-    told: list[str] = []
+@pytest.mark.parametrize(
+    ("placed", "told"),
+    [
+        pytest.param([1], [[0], []], id="one pod is told at the next tick"),
+        pytest.param([2, 2], [[0, 1], [2, 3]], id="a few a second are all told"),
+        pytest.param([12], [[0, 1], [*range(2, 12)]], id="a small burst is told when it is over"),
+        pytest.param(
+            [1000, 1000], [[900, 901], [1900, 1901], [*range(1902, 1922)]], id="of a large one no more than the last"
+        ),
+    ],
+)
+def test_placements_that_come_thick_and_fast_wait(placed: list[int], told: list[list[int]]) -> None:
+    """A thousand pods within a second cost two Events; the texts of those not told are not even put together."""
+    written: list[str] = []
     made: list[int] = []
 
     class Recorder:
         def record(self, subject: Subject, kind: str, reason: str, message: str) -> None:
-            told.append(message)
-
-    reports = Reports(Recorder(), clock=lambda: now[0])
+            written.append(message)
 
     def text(at: int) -> str:
         made.append(at)
         return str(at)
 
-    for at in range(1000):
-        now[0] = at / 1000
-        reports.placed(PodKey(f"uid-{at}"), partial(text, at))
-    assert told == [str(at) for at in made]
-    assert len(told) in range(20, 23)
-    now[0] = 100.0
-    reports.placed(PodKey("late"), lambda: text(0))
-    assert len(told) in range(21, 24)
+    reports, numbers = Reports(Recorder()), count()
+    for tick, expected in enumerate(told):
+        written.clear()
+        for at in islice(numbers, placed[tick] if tick < len(placed) else 0):
+            reports.placed(PodKey(f"uid-{at}"), partial(text, at))
+        reports.tick()
+        assert written == [str(at) for at in expected]
+    assert made == [at for expected in told for at in expected]
