@@ -9,7 +9,6 @@ other hands.
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -22,12 +21,12 @@ from gpuslice.cluster.errors import ApiError, NotFound, Unreachable
 from gpuslice.cluster.resources import PODS
 from gpuslice.devices.annotations import ALLOCATION
 from gpuslice.devices.pods import Pod
+from gpuslice.devices.value import Value
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Value, frozen=True):
     """How an attempt ended; an empty error means bound."""
 
     error: str = ""

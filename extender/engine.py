@@ -21,6 +21,7 @@ from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.demands import Problem
 from gpuslice.devices.families import Families
 from gpuslice.devices.pods import Pod
+from gpuslice.devices.value import Value
 from gpuslice.placement import events
 from gpuslice.placement.decide import Candidates, Decision, filter_nodes
 from gpuslice.placement.events import Command, Event, PodKey
@@ -65,32 +66,28 @@ class Surroundings:
     """Gives back what is held for a pod (by UID) that is about to be judged again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Value, frozen=True):
     """A pod that fits on none of the nodes offered."""
 
     dossier: Dossier
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
-class Invalid:
+class Invalid(Value, frozen=True):
     """A pod whose request cannot be read; the webhook would have denied it."""
 
     key: PodKey
     problems: tuple[Problem, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OverQuota:
+class OverQuota(Value, frozen=True):
     """A pod that its namespace's quota does not allow; ``figures`` says which and by how much."""
 
     dossier: Dossier
     figures: str
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
+class Acceptance(Value, frozen=True):
     """A pod that fits; a binding will follow in a moment, most likely to the best node."""
 
     dossier: Dossier
@@ -98,8 +95,7 @@ class Acceptance:
     """Empty when several equal nodes are offered without scores: kube-scheduler takes any of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Value, frozen=True):
     """A pod that is bound, by a binding of ours."""
 
     key: PodKey

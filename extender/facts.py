@@ -27,6 +27,7 @@ from gpuslice.devices.pods import Node, Pod
 from gpuslice.devices.quantity import parse_quantity
 from gpuslice.devices.requests import Role, containers_of, models_wanted
 from gpuslice.devices.traits import PLAIN, traits_of
+from gpuslice.devices.value import Value
 from gpuslice.placement.events import NodeSeen, PodKey, PodSeen
 
 log = structlog.get_logger(__name__)
@@ -37,8 +38,7 @@ _MOST_MILLI = 10**12
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class PodFacts:
+class PodFacts(Value, frozen=True):
     """A pod as the ledger sees it, with the labels by which a disruption budget may protect it."""
 
     seen: PodSeen

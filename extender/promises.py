@@ -6,7 +6,6 @@ dropped once the pod itself has been seen.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -23,6 +22,7 @@ from gpuslice.devices.annotations import ALLOCATION, encode_allocation
 from gpuslice.devices.families.render import ALLOCATING, SUCCESS, pod_annotations
 from gpuslice.devices.inventory import NodeCards
 from gpuslice.devices.pods import Pod
+from gpuslice.devices.value import Value
 from gpuslice.placement import events
 from gpuslice.placement.audit import Overcommitted
 from gpuslice.placement.decide import place
@@ -37,8 +37,7 @@ log = structlog.get_logger(__name__)
 HOLD_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class BindingPlan:
+class BindingPlan(Value, frozen=True):
     """A share taken in the ledger, ready to be written."""
 
     allocation: PodAllocation

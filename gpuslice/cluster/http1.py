@@ -1,9 +1,8 @@
 """A client's end of one HTTP/1.1 connection. httptools reads the answers; what they mean for the connection is here."""
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import httptools
 
@@ -17,15 +16,18 @@ _FRAMES = frozenset({b"content-length", b"transfer-encoding"})
 """An answer without these lasts until the connection ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the other side said. Names of headers are in lower case."""
+class Answer(NamedTuple):
+    """What the other side said, with its headers as they came."""
 
     status: int
-    headers: Mapping[bytes, bytes]
+    fields: Sequence[tuple[bytes, bytes]]
     body: bytes = b""
     lines: Lines | None = None
     """The body of a watch, which goes on."""
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the value of a header, given its name in lower case."""
+        return _named(self.fields, name)
 
 
 class Connection(asyncio.Protocol):
@@ -49,7 +51,7 @@ class Connection(asyncio.Protocol):
         self._lines: Lines | None = None
         self._status = 0
         """Of the answer whose head is complete; 0 before that."""
-        self._headers: dict[bytes, bytes] = {}
+        self._fields: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
         self._keeps_open = False
         self._unframed = 0
@@ -123,7 +125,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         """The other side will say no more, which may be how it ends an answer."""
         self.ended = True
-        if self._busy and self._status >= 200 and self._headers.keys().isdisjoint(_FRAMES):
+        if self._busy and self._status >= 200 and all(_named(self._fields, name) is None for name in _FRAMES):
             self._complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -136,14 +138,14 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Begin an answer, perhaps one that nobody asked for."""
-        self._status, self._headers = 0, {}
+        self._status, self._fields = 0, []
         if not self._busy:
             self.ended = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; what follows the body is of no interest."""
         if not self._status:
-            self._headers[name.lower()] = value
+            self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Decide where the body goes."""
@@ -153,7 +155,7 @@ class Connection(asyncio.Protocol):
             raise BadAnswer("an answer in another version of HTTP")
         if self._silence_seconds is not None and 200 <= self._status < 300:
             self._lines = Lines(self.transport, self._silence_seconds)
-            self._settle(Answer(self._status, self._headers, lines=self._lines))
+            self._settle(Answer(self._status, self._fields, lines=self._lines))
 
     def on_body(self, data: bytes) -> None:
         """Take a piece of the body."""
@@ -175,7 +177,7 @@ class Connection(asyncio.Protocol):
         if self._lines is not None:
             self._lines.end()
         else:
-            self._settle(Answer(self._status, self._headers, b"".join(self._parts)))
+            self._settle(Answer(self._status, self._fields, b"".join(self._parts)))
 
     def _settle(self, answer: Answer) -> None:
         if not self._answer.done():
@@ -189,3 +191,8 @@ class Connection(asyncio.Protocol):
             self._lines.end(error)
         elif not self._answer.done():
             self._answer.set_exception(error)
+
+
+def _named(fields: Sequence[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:
+    """Return the last value of a header; few answers are ever asked for one."""
+    return next((value for name, value in reversed(fields) if name.lower() == wanted), None)

@@ -192,7 +192,7 @@ def _unreachable(label: str, error: BadAnswer | OSError, on_timeout: str) -> Unr
 
 
 def _refusal(label: str, answer: Answer) -> ApiError:
-    retry_after = answer.headers.get(b"retry-after")
+    retry_after = answer.header(b"retry-after")
     return error_from_answer(
         label, answer.status, answer.body, None if retry_after is None else retry_after.decode("latin-1")
     )

@@ -1,13 +1,12 @@
 """What a pod was given: exact slices of exact cards, by container name."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from gpuslice.devices.inventory import card_of_slice
+from gpuslice.devices.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class SliceShare:
+class SliceShare(Value, frozen=True):
     """One slice of one card, exclusively one container's."""
 
     slice: str
@@ -25,8 +24,7 @@ class SliceShare:
         return card_of_slice(self.slice)
 
 
-@dataclass(frozen=True, slots=True)
-class PodAllocation:
+class PodAllocation(Value, frozen=True):
     """The decision for one pod. Containers that hold no device are absent."""
 
     node: str

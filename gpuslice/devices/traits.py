@@ -1,19 +1,18 @@
 """What the scopes of a ResourceQuota look at in a pod."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuslice.devices.errors import BadQuantity
 from gpuslice.devices.pods import Affinity, AffinityTerm, Pod, Resources
 from gpuslice.devices.quantity import parse_quantity
 from gpuslice.devices.requests import containers_of
+from gpuslice.devices.value import Value
 
 _COMPUTE = ("cpu", "memory")
 
 
-@dataclass(frozen=True, slots=True)
-class PodTraits:
+class PodTraits(Value, frozen=True):
     """The four properties by which a quota may choose its pods."""
 
     has_deadline: bool = False

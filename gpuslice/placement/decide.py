@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from gpuslice.devices.allocation import PodAllocation, SliceShare
 from gpuslice.devices.inventory import slice_id
-from gpuslice.devices.requests import PodRequest
+from gpuslice.devices.requests import ContainerRequest, PodRequest
+from gpuslice.devices.value import Value
 from gpuslice.placement.fit import Fit, fit_node
 from gpuslice.placement.fleet import Codes, Floats, Ints
 from gpuslice.placement.holding import Holding
@@ -29,8 +30,7 @@ _SAME_NODE: Final = 1e12
 _SAME_DOMAIN: Final = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Asker:
+class Asker(Value, frozen=True):
     """What of a pod's identity matters to a decision."""
 
     uid: str = ""
@@ -197,10 +197,11 @@ def filter_rows(
         codes = np.full(len(rows), Obstacle.UNKNOWN_NODE, dtype=np.uint8)
         scores = np.zeros(len(rows), dtype=np.float64)
         codes[known], scores[known] = ledger.scores.verdicts(fleet, rows[known], shape, policy)
-    verdicts = _Verdicts(rows, codes, scores)
-    _judge_own(ledger, asker, shape, policy, verdicts)
+    kept = _own_share(ledger, asker.uid)
+    if kept is not None:
+        _judge_own(ledger, kept, shape, policy, _Verdicts(rows, codes, scores))
     if policy.affine and asker.group:
-        _add_affinity(ledger, asker.group, verdicts)
+        _add_affinity(ledger, asker.group, _Verdicts(rows, codes, scores))
     return Decision(request, policy.name, rows, fleet.names, names, codes, scores, fleet.rank)
 
 
@@ -266,6 +267,10 @@ def kept_for(ledger: Ledger, uid: str, node: str) -> tuple[Change, ...]:
     kept = _own_share(ledger, uid)
     if kept is None or kept.allocation.node != node:
         return ()
+    return _freed(kept)
+
+
+def _freed(kept: Holding | Reservation) -> tuple[Change, ...]:
     return tuple((-1, use) for use in kept.uses)
 
 
@@ -285,17 +290,17 @@ class _Allocator:
         self._masks = list(book.masks) if book is not None else []
 
     def allocation(self, shape: PodShape, fit: Fit, policy: Policy) -> PodAllocation:
-        shares: dict[str, list[SliceShare]] = {demand.name: [] for demand in shape.request.containers}
+        requests = {demand.name: demand.request for demand in shape.request.containers}
+        shares: dict[str, tuple[SliceShare, ...]] = dict.fromkeys(requests, ())
         for block, columns in zip(shape.blocks, fit.columns, strict=True):
             for column in sorted(columns):
                 number = self._next_slice(column)
                 for name in block.users:
-                    shares[name].append(self._share(shape, name, block, (column, number), policy))
-        return PodAllocation(self._node, {name: tuple(given) for name, given in shares.items()})
+                    shares[name] += (self._share(requests[name], block, (column, number), policy),)
+        return PodAllocation(self._node, shares)
 
-    def _share(self, shape: PodShape, name: str, block: Block, place_: tuple[int, int], policy: Policy) -> SliceShare:
+    def _share(self, request: ContainerRequest, block: Block, place_: tuple[int, int], policy: Policy) -> SliceShare:
         column, number = place_
-        request = next(demand.request for demand in shape.request.containers if demand.name == name)
         return SliceShare(
             slice=slice_id(self._uuids[column], number),
             memory_mib=request.memory_on(self._total_memory[column]),
@@ -320,15 +325,14 @@ class _Verdicts:
     scores: Floats
 
 
-def _judge_own(ledger: Ledger, asker: Asker, shape: PodShape, policy: Policy, verdicts: _Verdicts) -> None:
+def _judge_own(
+    ledger: Ledger, kept: Holding | Reservation, shape: PodShape, policy: Policy, verdicts: _Verdicts
+) -> None:
     """Judge anew the one node on which the asker has a share already: it must not stand in its own way."""
-    kept = _own_share(ledger, asker.uid)
-    if kept is None:
-        return
     node = kept.allocation.node
     row = ledger.fleet.row_of.get(node, -1)
     for at in np.flatnonzero((verdicts.rows == row) & (row >= 0)).tolist():
-        fit = fit_node(ledger.fleet, row, shape, policy, kept_for(ledger, asker.uid, node))
+        fit = fit_node(ledger.fleet, row, shape, policy, _freed(kept))
         verdicts.codes[at] = fit if isinstance(fit, Obstacle) else 0
         verdicts.scores[at] = 0.0 if isinstance(fit, Obstacle) else fit.score
 

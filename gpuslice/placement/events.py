@@ -3,19 +3,17 @@
 Events carry facts; the ledger never calls anybody. Times are seconds on any monotonic clock of the owner's choice.
 """
 
-from dataclasses import dataclass, field
-
 from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.inventory import NodeCards
 from gpuslice.devices.requests import PodRequest, Role
 from gpuslice.devices.traits import PLAIN, PodTraits
+from gpuslice.devices.value import Value
 
 Roles = tuple[tuple[str, Role], ...]
 """Name and role of each init container, in pod order. Containers that are not named are app containers."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodKey:
+class PodKey(Value, frozen=True):
     """Who a pod is."""
 
     uid: str
@@ -26,8 +24,7 @@ class PodKey:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSeen:
+class NodeSeen(Value, frozen=True):
     """A node exists, with these cards. ``cards`` without any card is a node whose plugin has registered nothing."""
 
     cards: NodeCards
@@ -39,15 +36,13 @@ class NodeSeen:
     """Zone, rack or NVLink domain; pods with node policy ``affine`` prefer the domain of their group."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGone:
+class NodeGone(Value, frozen=True):
     """A node was deleted. Its pods stay on record until the API server drops them."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodSeen:
+class PodSeen(Value, frozen=True):
     """A pod as the API server has it."""
 
     key: PodKey
@@ -76,15 +71,13 @@ class PodSeen:
     """creationTimestamp; orders waiting pods, and victims among equals (youngest first)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodGone:
+class PodGone(Value, frozen=True):
     """The API server no longer has the pod."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Assume:
+class Assume(Value, frozen=True):
     """We decided and are about to bind: hold the share for ``assume_seconds``."""
 
     key: PodKey
@@ -99,22 +92,19 @@ class Assume:
     created_at: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Confirm:
+class Confirm(Value, frozen=True):
     """The binding was written."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(Value, frozen=True):
     """The binding failed for certain: give an assumed share back. A bound one is not touched."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Value, frozen=True):
     """A pod was filtered and fits nowhere: watch out for a release that helps it."""
 
     key: PodKey
@@ -124,8 +114,7 @@ class Refused:
     cpu_milli: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Reserve:
+class Reserve(Value, frozen=True):
     """Keep a share on a node for one pod while its victims end. Nobody else may take it."""
 
     key: PodKey
@@ -137,22 +126,19 @@ class Reserve:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Unreserve:
+class Unreserve(Value, frozen=True):
     """Drop a pod's reservation."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Value, frozen=True):
     """Time has passed."""
 
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class Relist:
+class Relist(Value, frozen=True):
     """The whole truth of the API server at one moment: what is not in it does not exist."""
 
     nodes: tuple[NodeSeen, ...]
@@ -165,41 +151,36 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(Value, frozen=True):
     """These waiting pods may fit now: patch them so that kube-scheduler looks again. Most urgent first."""
 
     pods: tuple[PodKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(Value, frozen=True):
     """An assumed share ran out of time without being bound, and was given back. Read the pod to be sure."""
 
     key: PodKey
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(Value, frozen=True):
     """The API server records more on a card than the card has. Nothing was taken away; a person must look."""
 
     node: str
     card: str
     problem: str
-    pods: tuple[str, ...] = field(default_factory=tuple)
+    pods: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReservationReady:
+class ReservationReady(Value, frozen=True):
     """The last victim of this pod's reservation has ended: wake the pod."""
 
     key: PodKey
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReservationLost:
+class ReservationLost(Value, frozen=True):
     """The reservation cannot be kept (node or card gone, or time is up)."""
 
     key: PodKey

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.requests import PodRequest
+from gpuslice.devices.value import Value
 from gpuslice.placement.decide import NOBODY, Asker, Decision, Names, kept_for, priorities_of
 from gpuslice.placement.events import PodKey
 from gpuslice.placement.fit import obstacles
@@ -103,8 +104,7 @@ class History:
         self._records.pop((key.namespace, key.name), None)
 
 
-@dataclass(frozen=True, slots=True)
-class CardsSeen:
+class CardsSeen(Value, frozen=True):
     """The cards of a node as they were before anything was placed; judged when somebody asks."""
 
     node: NodeRecord | None

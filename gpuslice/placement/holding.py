@@ -100,7 +100,7 @@ def uses_of(allocation: PodAllocation, roles: Roles, *, init_done: bool) -> tupl
 def _only_use(share: SliceShare) -> CardUse:
     """Return what :func:`add_up` finds for one share that counts: most pods have just that, and are booked often."""
     uuid, _, number = share.slice.rpartition(SLICE_SEPARATOR)
-    memory, cores = (max(0, min(amount, MAX_AMOUNT)) for amount in (share.memory_mib, share.core_percent))
+    memory, cores = max(0, min(share.memory_mib, MAX_AMOUNT)), max(0, min(share.core_percent, MAX_AMOUNT))
     return CardUse(uuid, 1 << min(int(number), MAX_SLICES), memory, cores, share.exclusive, share.family, memory)
 
 

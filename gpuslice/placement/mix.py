@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuslice.devices.allocation import PodAllocation
+from gpuslice.devices.value import Value
 
 MILLI: Final = 1000
 AT_MOST: Final = 512
@@ -17,8 +18,7 @@ AT_MOST: Final = 512
 _PERCENT: Final = 10
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Task:
+class Task(Value, frozen=True, order=True):
     """One class of pods."""
 
     cpu_milli: int

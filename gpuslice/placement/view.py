@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.devices.requests import CardSelection
+from gpuslice.devices.value import Value
 from gpuslice.placement.fleet import MIXED, UNKNOWN_CPU, Fleet
 from gpuslice.placement.holding import CardUse
 from gpuslice.placement.rejection import Obstacle
@@ -119,8 +120,7 @@ class NodeView:
         return self.facts.links
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRecord:
+class NodeRecord(Value, frozen=True):
     """A node as it was at some moment, in little space."""
 
     facts: NodeFacts

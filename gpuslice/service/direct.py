@@ -23,8 +23,7 @@ HEAD_BYTES: Final = 64 * 1024
 """A longer head, or frame of a chunk, is answered with 431, and the connection ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """An HTTP answer."""
 
     status: int
@@ -175,6 +174,10 @@ class DirectProtocol(HttpToolsProtocol):
         self._stopping = self._deaf = True
         return self._answering is not None and self.transport.get_extra_info("sslcontext") is None
 
+    def on_message_begin(self) -> None:
+        """Begin a request; the scope that the application needs is made when it is the one to answer."""
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+
     def on_headers_complete(self) -> None:
         """Choose the way."""
         self._unframed = 0
@@ -183,6 +186,7 @@ class DirectProtocol(HttpToolsProtocol):
         path = self.url.partition(b"?")[0]
         handler = self._direct.handlers.get(path) if self.parser.get_method() == b"POST" else None
         if handler is None and self._answering is None:
+            self._set_scope()
             super().on_headers_complete()
         elif handler is None or self._application_answers:
             # One way behind the other in one go: they could not be kept in order.
@@ -190,6 +194,13 @@ class DirectProtocol(HttpToolsProtocol):
         else:
             self._handler = handler
             self._expect_body()
+
+    def _set_scope(self) -> None:
+        """Do what uvicorn does when a request begins."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers
 
     @property
     def _application_answers(self) -> bool:
@@ -203,10 +214,11 @@ class DirectProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _expect_body(self) -> None:
-        declared = next((value for name, value in self.headers if name == b"content-length"), b"0")
-        if int(declared) > self._direct.max_body_bytes:
-            self._refuse(self._direct.too_large)
-        elif self.expect_100_continue:
+        for name, value in self.headers:
+            if name == b"content-length" and int(value) > self._direct.max_body_bytes:
+                self._refuse(self._direct.too_large)
+                return
+        if self.expect_100_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _refuse(self, refusal: Handler) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from msgspec import structs
 
 from gpuslice.devices.allocation import PodAllocation
 from gpuslice.devices.requests import PodRequest, Role
@@ -162,7 +163,7 @@ class LedgerMachine(RuleBasedStateMachine):
         pod = self.truth.pods.get(uid)
         if pod is not None and (pod.node or change == "terminating"):
             changes: dict[str, Any] = {change: True}
-            self.truth.pods[uid] = replace(pod, **changes)
+            self.truth.pods[uid] = structs.replace(pod, **changes)
             self.publish(self.truth.pods[uid])
 
     @rule(uid=consumes(pods))
@@ -215,7 +216,7 @@ class LedgerMachine(RuleBasedStateMachine):
         pod = self.truth.pods.get(uid)
         bound = success and pod is not None and not pod.node
         if bound and pod is not None:
-            self.truth.pods[uid] = replace(pod, node=placed.node, allocation=placed)
+            self.truth.pods[uid] = structs.replace(pod, node=placed.node, allocation=placed)
             self.publish(self.truth.pods[uid])
         if told:
             self.led.apply(Confirm(uid) if bound else Forget(uid))

@@ -5,7 +5,6 @@ HAMi's grammar is positional: every container of the pod has its place, init con
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -15,14 +14,14 @@ from gpuslice.devices.families.family import ExtraAnnotation, Family, JsonValue,
 from gpuslice.devices.families.loader import Families
 from gpuslice.devices.inventory import Card, NodeCards, number_of_slice
 from gpuslice.devices.pods import Container, Pod
+from gpuslice.devices.value import Value
 
 ALLOCATING = "allocating"
 SUCCESS = "success"
 _NO_SIZE = Size(mib=0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
+class _Device(Value, frozen=True):
     """One share with everything that a format may ask for."""
 
     share: SliceShare
@@ -62,7 +61,7 @@ class _Device:
         return f"{self.card.uuid},{self.type},{self.share.memory_mib},{self.cores}:"
 
 
-_Placed = tuple[tuple[Container, tuple[_Device, ...]], ...]
+_Placed = Sequence[tuple[Container, Sequence[_Device]]]
 
 
 def pod_annotations(
@@ -110,26 +109,21 @@ def pod_annotations(
 
 def device_string(containers: Sequence[Sequence[_Device]]) -> str:
     """Write devices by container in HAMi's grammar."""
-    return "".join("".join(device.text() for device in devices) + ";" for devices in containers)
+    return "".join(["".join([device.text() for device in devices]) + ";" for devices in containers])
 
 
 def _place(pod: Pod, allocation: PodAllocation, cards: Mapping[str, Card], family: Family) -> _Placed:
-    def device(share: SliceShare) -> _Device:
-        card = cards.get(share.card)
-        if card is None:
-            raise DeviceGone(allocation.node, share.card)
-        return _Device(share, card, family)
-
-    containers = (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
-    return tuple(
-        (
-            container,
-            tuple(
-                device(share) for share in allocation.containers.get(container.name, ()) if share.family == family.name
-            ),
-        )
-        for container in containers
-    )
+    placed = []
+    for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ())):
+        devices = []
+        for share in allocation.containers.get(container.name, ()):
+            if share.family == family.name:
+                card = cards.get(share.card)
+                if card is None:
+                    raise DeviceGone(allocation.node, share.card)
+                devices.append(_Device(share, card, family))
+        placed.append((container, devices))
+    return placed
 
 
 def _applies(extra: ExtraAnnotation, placed: _Placed, family: Family) -> bool:

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from gpuslice.devices.value import Value
 from gpuslice.placement.columns import row_sum
 from gpuslice.placement.fleet import Bools, Floats, Ints
 from gpuslice.placement.mix import MILLI, cpu_per_card, typical
@@ -197,8 +198,7 @@ class NodeGradient:
         return 0.0 - cards - starved - scarce - idle
 
 
-@dataclass(frozen=True, slots=True)
-class _Outset:
+class _Outset(Value, frozen=True):
     """A node without the plan, and with the CPU of the pod taken."""
 
     fragments: int

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpuslice.devices.value import Value
 from gpuslice.placement.fleet import Bools, Floats, Ints
 from gpuslice.placement.room import Room
 from gpuslice.placement.scan import Scan
@@ -54,8 +55,7 @@ class JointRanking(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Value, frozen=True):
     """How much slots, compute and memory count in the load of a card or node."""
 
     slots: int = 1

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from gpuslice.devices.requests import PodRequest
+from gpuslice.devices.value import Value
 from gpuslice.placement.outlook import EMPTY, Outlook
 from gpuslice.placement.policies.best_fit import CardBestFit, NodeBestFit
 from gpuslice.placement.policies.fragments import Meter
@@ -72,8 +73,7 @@ NAMES: Final = tuple(sorted({*CARD_RANKINGS, *NODE_RANKINGS, MUTEX, AFFINE}))
 _READS_MIX: Final = frozenset({*TUNINGS, "best-fit"})
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyDefaults:
+class PolicyDefaults(Value, frozen=True):
     """The cluster's choice where a pod makes none. Each is a name or a comma chain of names."""
 
     node: str = FALLBACK
