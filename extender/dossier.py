@@ -1,19 +1,18 @@
 """What is remembered of a pod between /filter and /bind."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from extender.facts import cpu_milli_of, group_of, pod_key, roles_of
 from gpuslice.devices.pods import Pod
 from gpuslice.devices.requests import PodRequest, Role
 from gpuslice.devices.traits import PodTraits, traits_of
+from gpuslice.devices.value import Value
 from gpuslice.placement.decide import Asker
 from gpuslice.placement.events import PodKey
 
 
-@dataclass(slots=True)
-class Dossier:
-    """One pod on its way: who it is, what it asks for, and the last verdict on it."""
+class Dossier(Value, frozen=True):
+    """One pod on its way: who it is, and what it asks for."""
 
     key: PodKey
     request: PodRequest

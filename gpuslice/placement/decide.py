@@ -1,12 +1,13 @@
 """The questions of a scheduling cycle: which nodes, how good, and which slices exactly."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from gpuslice.devices.allocation import PodAllocation, SliceShare
 from gpuslice.devices.inventory import slice_id
@@ -65,8 +66,7 @@ class Candidates:
         self.layout = ledger.fleet.layout
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Value, frozen=True):
     """Verdict and score of every candidate node for one pod."""
 
     request: PodRequest
@@ -83,16 +83,17 @@ class Decision:
     """Higher is better; 0 where the pod does not fit."""
     rank_of_row: npt.NDArray[np.int32]
     """Tie-break by row of the fleet: lower is better."""
-    fitting: Ints = field(init=False)
+    fitting: Ints
     """Positions of the candidates that fit."""
-    top: Ints = field(init=False)
+    top: Ints
     """Those of them that share the best score."""
 
-    def __post_init__(self) -> None:
-        """Work out once what the answers to kube-scheduler are cut from."""
-        fitting = (self.codes == 0).nonzero()[0]
-        object.__setattr__(self, "fitting", fitting)
-        object.__setattr__(self, "top", fitting[_best_of(self.scores.take(fitting))])
+    def among(self, names: Sequence[str]) -> "Decision":
+        """Return the same decision with all other candidates refused."""
+        kept = np.isin(self.names.astype(str), list(names))
+        codes = np.where(kept, self.codes, np.uint8(Obstacle.UNKNOWN_NODE))
+        fitting, top = _fitting(codes, self.scores)
+        return structs.replace(self, codes=codes, fitting=fitting, top=top)
 
     @property
     def names(self) -> Names:
@@ -202,7 +203,7 @@ def filter_rows(
         _judge_own(ledger, kept, shape, policy, _Verdicts(rows, codes, scores))
     if policy.affine and asker.group:
         _add_affinity(ledger, asker.group, _Verdicts(rows, codes, scores))
-    return Decision(request, policy.name, rows, fleet.names, names, codes, scores, fleet.rank)
+    return Decision(request, policy.name, rows, fleet.names, names, codes, scores, fleet.rank, *_fitting(codes, scores))
 
 
 def prioritize(decision: Decision, names: Sequence[str] | None = None) -> dict[str, int]:
@@ -213,15 +214,20 @@ def prioritize(decision: Decision, names: Sequence[str] | None = None) -> dict[s
         names: Nodes to score, when kube-scheduler has dropped some since; all feasible ones by default.
     """
     if names is not None:
-        kept = np.isin(decision.names.astype(str), list(names))
-        decision = replace(decision, codes=np.where(kept, decision.codes, np.uint8(Obstacle.UNKNOWN_NODE)))
+        decision = decision.among(names)
     return dict(zip(decision.feasible, decision.priorities().tolist(), strict=True))
 
 
-def _best_of(scores: Floats) -> Ints:
-    """Return the positions of the best scores. Finding one of them and then its equals is quicker than ``max()``."""
-    best: Ints = (scores == scores[scores.argmax()]).nonzero()[0] if len(scores) else np.zeros(0, dtype=np.int64)
-    return best
+def _fitting(codes: Codes, scores: Floats) -> tuple[Ints, Ints]:
+    """Return the positions that fit, and those of them with the best score.
+
+    Finding one of the best and then its equals is quicker than ``max()``.
+    """
+    fitting: Ints = (codes == 0).nonzero()[0]
+    if not len(fitting):
+        return fitting, fitting
+    scores = scores.take(fitting)
+    return fitting, fitting.take((scores == scores[scores.argmax()]).nonzero()[0])
 
 
 def priorities_of(scores: npt.NDArray[np.floating], best: int) -> Codes:

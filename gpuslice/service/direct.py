@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 T = TypeVar("T")
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -120,9 +121,9 @@ class DirectProtocol(HttpToolsProtocol):
         self._last_chance = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve a connection."""
-        made = cast("asyncio.Transport", transport)
-        super().connection_made(made)
+        """Begin to serve a connection. kube-scheduler opens one for every second pod."""
+        self.transport = made = cast("asyncio.Transport", transport)
+        self.connections.add(self)
         self.flow = Flow(made)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         if made.get_extra_info("sslcontext") is None:
@@ -196,7 +197,10 @@ class DirectProtocol(HttpToolsProtocol):
             self._expect_body()
 
     def _set_scope(self) -> None:
-        """Do what uvicorn does when a request begins."""
+        """Do what uvicorn does when a connection and a request begin."""
+        if self.scheme is None:
+            self.server, self.client = get_local_addr(self.transport), get_remote_addr(self.transport)
+            self.scheme = "https" if is_ssl(self.transport) else "http"
         url, headers, expects = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects

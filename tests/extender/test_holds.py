@@ -1,12 +1,11 @@
 """Between filter and bind a pod holds the share it will most likely want."""
 
-import dataclasses
 from typing import Any
 
 import msgspec
 import pytest
 
-from extender.dossier import open_dossier
+from extender.dossier import Dossier, open_dossier
 from extender.engine import Acceptance, Engine, Notice, Refusal, Surroundings, Terms
 from extender.gate import Gate
 from extender.promises import HOLD_SECONDS, Promises
@@ -121,7 +120,7 @@ def test_a_dossier_takes_down_priority_and_policy() -> None:
     view = msgspec.convert(pod("a", container(memory_mib=1), priority=7, preemptionPolicy="Never"), Pod)
     desk = Desk("n1")
     dossier = desk.engine.dossier(view)
-    assert dataclasses.is_dataclass(dossier)
+    assert isinstance(dossier, Dossier)
     assert dossier == open_dossier(view, dossier.request)
     assert (dossier.priority, dossier.preempts) == (7, False)
 
