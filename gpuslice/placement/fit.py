@@ -83,18 +83,14 @@ def fit_again(known: Known, fleet: Fleet, row: int, shape: PodShape, policy: "Po
     Only for pods of one slice whose cards and nodes are ranked jointly: then nothing but the state counts, the first of
     equal cards is taken, and no name or link is looked at. ``known`` is for this shape and policy alone.
     """
-    kept = fleet.views.get(row)
-    if kept is not None and kept[0] == fleet.version.item(row) and not kept[1].changed:
-        again = known.get((kept[1].state, kept[1].cpu_free))
-        if again is not None and fleet.ready.item(row) and not fleet.unclear.item(row):
-            return again
     shut = _shut(fleet, row)
     if shut is not None:
         return shut
     if policy.joint is None or shape.selection is not None or not shape.is_one_slice:
         return fit_node(fleet, row, shape, policy)
     view = planning_view(fleet, row, shape)
-    look_round(view)
+    if view.changed or not view.state:
+        look_round(view)
     state = view.state, view.cpu_free
     found = known.get(state)
     if found is None:
@@ -130,7 +126,8 @@ def fit_blocks(
 
 def fit_slice(view: NodeView, shape: PodShape, policy: "Policy") -> Fit | Obstacle:
     """Do what :func:`fit_blocks` does for a pod of one slice, in a third of the time: most pods are such."""
-    look_round(view)
+    if view.changed or not view.state:
+        look_round(view)
     block, selection = shape.blocks[0], shape.selection
     rooms = view.firsts if selection is None else accepted(view, selection)
     joint = policy.joint if view.facts.one_kind else None

@@ -31,17 +31,19 @@ _AHEAD_ROWS: Final = 8
 
 
 class _Verdicts:
-    __slots__ = ("codes", "known", "policy", "rows", "rows_again", "scores", "shape", "versions")
+    __slots__ = ("codes", "judged_at", "known", "policy", "rows", "rows_again", "scores", "shape", "versions")
 
     def __init__(self, shape: PodShape, policy: "Policy") -> None:
         self.shape = shape
         """Of one pod of the class."""
         self.policy = policy
         self.known: Known = {}
-        self.rows: Ints | None = None
+        self.rows: Ints = np.zeros(0, dtype=np.int64)
         """What was looked at last."""
         self.rows_again = False
         """The same was looked at before."""
+        self.judged_at = 0
+        """Version of the fleet when all of them had been judged."""
         self.codes: Codes = np.zeros(0, dtype=np.uint8)
         self.scores: Floats = np.zeros(0, dtype=np.float64)
         self.versions: Ints = np.zeros(0, dtype=np.int64)
@@ -86,6 +88,7 @@ class ScoreCache:
         stale = found.stale(fleet, rows)
         if len(stale):
             self._rescan(fleet, found, stale, shape)
+        found.judged_at = fleet.now
         return found.codes.take(rows), found.scores.take(rows)
 
     def look_ahead(self, fleet: Fleet) -> None:
@@ -93,11 +96,21 @@ class ScoreCache:
 
         Only where the same array of rows was asked for twice: a scheduler that samples comes to other nodes first.
         """
-        for found in islice(reversed(self._known.values()), _AHEAD_CLASSES):
-            if found.rows is not None and found.rows_again and found.shape.is_one_slice:
-                stale = found.stale(fleet, found.rows)
-                if 0 < len(stale) <= _AHEAD_ROWS:
-                    self._rescan(fleet, found, stale, found.shape)
+        latest = islice(reversed(self._known.values()), _AHEAD_CLASSES)
+        classes = [found for found in latest if found.rows_again and found.shape.is_one_slice]
+        # Most classes were asked about the same rows: those that changed are looked for once.
+        since = min((found.judged_at for found in classes), default=0)
+        changed: dict[int, Ints] = {}
+        for found in classes:
+            rows = found.rows
+            if id(rows) not in changed:
+                changed[id(rows)] = rows.take((fleet.version.take(rows) > since).nonzero()[0])
+            stale = found.stale(fleet, changed[id(rows)])
+            if len(stale) > _AHEAD_ROWS:
+                continue
+            if len(stale):
+                self._rescan(fleet, found, stale, found.shape)
+            found.judged_at = fleet.now
 
     def _class(self, shape: PodShape, policy: "Policy") -> _Verdicts:
         # A policy is made once for each request and outlook, and lives as long as its classes: its identity will do.

@@ -157,7 +157,8 @@ def planning_view(fleet: Fleet, row: int, shape: PodShape) -> NodeView:
         return view
     view = known[1]
     view.cpu_wanted = shape.cpu_milli
-    clear(view)
+    if view.chosen or view.moved or view.left:
+        clear(view)
     if known[0] != version:
         _update(view, fleet, row)
         kept[row] = (version, view)

@@ -221,20 +221,22 @@ class JointGradient:
         outset: _Outset | None = view.before.get((self._meter, view.cpu_wanted))
         if outset is None:
             outset = view.before[self._meter, view.cpu_wanted] = self._set_out(view)
-        tries = [(room.left, room.left_with(block)) for _, room in rooms]
-        found = [outset.after.fragments_with(was, now) for was, now in tries]
-        fewest = min(found)
-        at = found.index(fewest)
-        column, room = rooms[at]
-        was, now = tries[at]
-        lefts = outset.left, outset.left - was + now
-        return column, self._node.score_with(room.kind, fewest - outset.fragments, lefts, outset.cpus)
+        column, best = rooms[0]
+        now = best.left_with(block)
+        fewest = outset.after.fragments_with(best.left, now)
+        for at, room in rooms[1:]:
+            left = room.left_with(block)
+            fragments_with = outset.after.fragments_with(room.left, left)
+            if fragments_with < fewest:
+                column, best, now, fewest = at, room, left, fragments_with
+        lefts = outset.left, outset.left - best.left + now
+        return column, self._node.score_with(best.kind, fewest - outset.fragments, lefts, outset.cpus)
 
     def _set_out(self, view: NodeView) -> _Outset:
         left, kind = [room.left for room in view.rooms], view.rooms[0].kind
         cpu = fragments.free_cpu(view)
         cpu_after = max(0, cpu - view.cpu_wanted)
-        before, after = (self._meter.standing(left, kind, free) for free in (cpu, cpu_after))
+        before, after = self._meter.standing(left, kind, cpu), self._meter.standing(left, kind, cpu_after)
         return _Outset(before.fragments(), before.left, (cpu, cpu_after), after)
 
 
