@@ -151,16 +151,17 @@ class Engine:
         if args.pod is None:
             return error_answer("the request has no Pod; send ExtenderArgs of kube-scheduler v1")
         dossier = self.dossier(args.pod)
-        candidates = self._names.candidates(bytes(args.node_names))
+        asked = bytes(args.node_names)
+        candidates = self._names.candidates(asked)
         if candidates is None:
             return self._filter_objects(args, dossier)
         if isinstance(dossier, tuple):
             self.surroundings.notice(Invalid(pod_key(args.pod), dossier))
             return _refuse_all(candidates, BAD_REQUEST)
         if dossier.request.is_empty:
-            return filter_answer(bytes(args.node_names), b"")
+            return filter_answer(asked, b"")
         self.dossiers.put(dossier)
-        return self._filter_names(dossier, candidates, bytes(args.node_names))
+        return self._filter_names(dossier, candidates, asked)
 
     def _filter_names(self, dossier: Dossier, candidates: Candidates, asked: bytes) -> bytes:
         self.surroundings.release(dossier.key.uid)

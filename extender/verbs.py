@@ -16,11 +16,11 @@ import structlog
 from extender.binding import Outcome
 from extender.metrics import Metrics
 from extender.wire import (
+    ArgsReader,
     ExtenderArgs,
     ExtenderBindingArgs,
     ExtenderBindingResult,
     ExtenderPreemptionArgs,
-    args_decoder,
     binding_decoder,
     preemption_decoder,
 )
@@ -63,9 +63,10 @@ class Verbs:
         self._took = {
             verb: metrics.seconds.labels(verb).observe for verb in ("filter", "prioritize", "bind", "preempt")
         }
+        to_filter, to_prioritize = ArgsReader(), ArgsReader()
         handlers: dict[bytes, Handler] = {
-            b"/filter": self._at_once("filter", lambda body: self.judge.filter(args_decoder.decode(body))),
-            b"/prioritize": self._at_once("prioritize", lambda body: self.judge.prioritize(args_decoder.decode(body))),
+            b"/filter": self._at_once("filter", lambda body: self.judge.filter(to_filter.read(body))),
+            b"/prioritize": self._at_once("prioritize", lambda body: self.judge.prioritize(to_prioritize.read(body))),
             b"/preempt": self._at_once("preempt", lambda body: self.judge.preempt(preemption_decoder.decode(body))),
             b"/bind": self._bind,
         }

@@ -18,6 +18,7 @@ Rows = npt.NDArray[np.int64]
 FEW: Final = 256
 """Up to so many nodes, a loop in plain Python is quicker than a dozen calls of numpy."""
 _NULL: Final = b"null"
+_KEY: Final = b',"NodeNames":'
 _TEN: Final = np.frombuffer(b"10", dtype=np.uint8)
 
 
@@ -105,6 +106,33 @@ args_decoder = msgspec.json.Decoder(ExtenderArgs)
 binding_decoder = msgspec.json.Decoder(ExtenderBindingArgs)
 preemption_decoder = msgspec.json.Decoder(ExtenderPreemptionArgs)
 names_decoder = msgspec.json.Decoder(list[str] | None)
+
+
+class ArgsReader:
+    """Reads ExtenderArgs. The names come last, thousands of them and mostly the same: those are compared, not read."""
+
+    def __init__(self) -> None:
+        self._names = _NULL
+        """Valid JSON: it was read as such."""
+
+    def read(self, body: bytes) -> ExtenderArgs:
+        """Read a body.
+
+        Raises:
+            msgspec.MsgspecError: it is not of the expected shape.
+        """
+        key = len(body) - len(_KEY) - len(self._names) - 1
+        if key > 0 and body.startswith(_KEY, key) and body.startswith(self._names, key + len(_KEY)):
+            try:
+                # As the sender wrote it without names; the key may be that of an inner object, then this is no JSON.
+                args = args_decoder.decode(body[:key] + body[-1:])
+            except msgspec.DecodeError:
+                pass
+            else:
+                return ExtenderArgs(args.pod, args.nodes, msgspec.Raw(self._names))
+        args = args_decoder.decode(body)
+        self._names = bytes(args.node_names)
+        return args
 
 
 def error_answer(problem: str) -> bytes:

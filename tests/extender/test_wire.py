@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from extender.wire import (
     FEW,
+    ArgsReader,
     ExtenderPreemptionArgs,
     NameTable,
     args_decoder,
@@ -81,3 +82,39 @@ def test_no_body_breaks_a_decoder(body: bytes) -> None:
             decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue
+
+
+LISTS = (b'["n1","n2"]', b'["n1"]', b"[]", b"null", b'["n1", "n2"]')
+BODIES = [
+    b'{"Pod":%b,"Nodes":null,"NodeNames":%b}' % (pod, names)
+    for names in LISTS
+    for pod in (b"null", b'{"metadata":{"name":"a"}}', rb'{"metadata":{"annotations":{"x":"\",\"NodeNames\":null}"}}}')
+]
+ODD_BODIES = [
+    *(b'{"NodeNames":%b,"Pod":{"metadata":{"name":"b"}}}' % names for names in LISTS),
+    *(b'{"Pod":{"metadata":{"name":"c","NodeNames":%b}}}' % names for names in LISTS),
+    *(b'{"Nodes":null,"NodeNames":["n9"],"NodeNames":%b} ' % names for names in LISTS),
+    *(b'{"Pod":7,"NodeNames":%b}' % names for names in LISTS),
+    *(b'{"Pod":null,"NodeNames":%b]' % names for names in LISTS),
+    *(b',"NodeNames":%b}' % names for names in LISTS),
+    b"",
+    b"}",
+]
+
+
+@given(bodies=st.lists(st.sampled_from([*BODIES, *ODD_BODIES]), max_size=12))
+def test_names_that_came_before_are_read_as_if_for_the_first_time(bodies: list[bytes]) -> None:
+    reader = ArgsReader()
+    for body in bodies:
+        try:
+            expected = args_decoder.decode(body)
+        except msgspec.DecodeError as error:
+            with pytest.raises(type(error)):
+                reader.read(body)
+        else:
+            found = reader.read(body)
+            assert (found.pod, found.nodes, bytes(found.node_names)) == (
+                expected.pod,
+                expected.nodes,
+                bytes(expected.node_names),
+            )
