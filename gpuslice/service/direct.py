@@ -186,15 +186,15 @@ class DirectProtocol(HttpToolsProtocol):
             return
         path = self.url.partition(b"?")[0]
         handler = self._direct.handlers.get(path) if self.parser.get_method() == b"POST" else None
-        if handler is None and self._answering is None:
-            self._set_scope()
-            super().on_headers_complete()
-        elif handler is None or self._application_answers:
-            # One way behind the other in one go: they could not be kept in order.
-            self._end_with_answer_under_way()
-        else:
+        if handler is not None and (self.cycle is None or self.cycle.response_complete):
             self._handler = handler
             self._expect_body()
+        elif handler is None and self._answering is None:
+            self._set_scope()
+            super().on_headers_complete()
+        else:
+            # One way behind the other in one go: they could not be kept in order.
+            self._end_with_answer_under_way()
 
     def _set_scope(self) -> None:
         """Do what uvicorn does when a connection and a request begin."""
@@ -228,7 +228,7 @@ class DirectProtocol(HttpToolsProtocol):
     def _refuse(self, refusal: Handler) -> None:
         self._handler, self._deaf = None, True
         self._chunks.clear()
-        self._take(_Asked(refusal, b"", last=True))
+        self._ask(refusal, b"", last=True)
 
     def on_body(self, body: bytes) -> None:
         """Gather the body."""
@@ -257,27 +257,28 @@ class DirectProtocol(HttpToolsProtocol):
             return
         chunks, self._chunks, self._size = self._chunks, [], 0
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._take(_Asked(handler, body, last=not self.parser.should_keep_alive()))
+        self._ask(handler, body, last=not self.parser.should_keep_alive())
 
-    def _take(self, asked: _Asked) -> None:
+    def _ask(self, handler: Handler, body: bytes, *, last: bool) -> None:
         if self._answering is not None:
-            self._waiting.append(asked)
+            self._waiting.append(_Asked(handler, body, last))
             if len(self._waiting) > _MOST_WAITING:
                 self.flow.pause_reading()
             return
-        found = asked.handler(asked.body)
+        found = handler(body)
         if isinstance(found, Reply):
-            self._answer(found, last=asked.last)
+            self._answer(found, last=last)
             return
-        self._answering = self._direct.start(self._answer_later(found, asked))
+        self._answering = self._direct.start(self._answer_later(found, last=last))
 
-    async def _answer_later(self, found: Later, asked: _Asked) -> None:
+    async def _answer_later(self, found: Later, *, last: bool) -> None:
         try:
-            self._answer(await found, last=asked.last)
+            self._answer(await found, last=last)
         finally:
             self._answering = None
         while self._waiting and self._answering is None and not self.transport.is_closing():
-            self._take(self._waiting.popleft())
+            asked = self._waiting.popleft()
+            self._ask(asked.handler, asked.body, last=asked.last)
 
     def _answer(self, reply: Reply, *, last: bool) -> None:
         if self.transport.is_closing():
