@@ -96,6 +96,8 @@ class Book:
         self.tenants: dict[str, Tenant] = {}
         self.grants: dict[str, Grant] = {}
         self._progress: dict[str, list[str]] = {}
+        self._pending_pods: dict[str, Tenant] = {}
+        """Those of the tenants that have not been given all they ask for, in the same order; see :meth:`_note`."""
         self._preference: Preference | None = None
 
     # -- events ---------------------------------------------------------------------------------------------------
@@ -104,10 +106,12 @@ class Book:
         """Take in a new or changed pod of this node."""
         if tenant.of(self.resource):
             self.tenants[tenant.uid] = tenant
+            self._note(tenant.uid)
 
     def forget(self, uid: str) -> tuple[Grant, ...]:
         """Drop a pod whose object and processes are gone; return the grants that ended with it."""
         self.tenants.pop(uid, None)
+        self._pending_pods.pop(uid, None)
         self._progress.pop(uid, None)
         ended = tuple(grant for grant in self.grants.values() if grant.uid == uid)
         for grant in ended:
@@ -117,9 +121,47 @@ class Book:
     def restore(self, grant: Grant) -> None:
         """Take in a grant that an earlier process of this daemon made."""
         self.grants[grant.id] = grant
-        done = self._progress.setdefault(grant.uid, [])
-        if grant.container not in done:
-            done.append(grant.container)
+        self._count_in(grant.uid, grant.container)
+
+    def _count_in(self, uid: str, container: str) -> None:
+        """Note that a container has been given its devices."""
+        done = self._progress.setdefault(uid, [])
+        if container not in done:
+            done.append(container)
+        self._note(uid)
+
+    def _count_out(self, uid: str, container: str) -> None:
+        """Let a container wait for its devices again."""
+        done = self._progress.get(uid, [])
+        if container in done:
+            done.remove(container)
+            self._note(uid)
+
+    def _note(self, uid: str) -> None:
+        """Keep the pods that wait for devices in step with a change of one pod: each admission looks through them."""
+        tenant = self.tenants.get(uid)
+        if tenant is None or not self._waits(tenant):
+            self._pending_pods.pop(uid, None)
+        elif uid in self._pending_pods or uid == next(reversed(self.tenants)):
+            self._pending_pods[uid] = tenant
+        else:
+            # One that waits again has its old place.
+            self._pending_pods = self._all_pending()
+
+    def _waits(self, tenant: Tenant) -> bool:
+        return not tenant.terminal and bool(self._pending(tenant))
+
+    def _all_pending(self) -> dict[str, Tenant]:
+        return {uid: tenant for uid, tenant in self.tenants.items() if self._waits(tenant)}
+
+    def check_invariants(self) -> None:
+        """Compare what is kept up to date with what it is made of; for tests.
+
+        Raises:
+            AssertionError: They differ.
+        """
+        wanted = list(self._all_pending().items())
+        assert list(self._pending_pods.items()) == wanted, f"{list(self._pending_pods)} are kept as waiting"
 
     # -- queries --------------------------------------------------------------------------------------------------
 
@@ -148,8 +190,8 @@ class Book:
         """Return the pods that are bound here and have not been given all their devices yet."""
         return tuple(
             tenant
-            for tenant in self.tenants.values()
-            if tenant.managed and not tenant.terminal and not tenant.started and self._pending(tenant)
+            for tenant in self._pending_pods.values()
+            if tenant.managed and not tenant.started
         )
 
     def grants_of(self, ids: Collection[str]) -> tuple[Grant, ...]:
@@ -165,16 +207,21 @@ class Book:
         Args:
             listing: What podresources lists right now; None when it could not be asked.
         """
-        waiting = [t for t in self.tenants.values() if not t.terminal and self._pending(t)]
+        waiting = self._pending_pods.values()
         if listing is None:
-            return self._without_listing(waiting)
-        if found := [tenant for tenant in waiting if self._listed_empty(tenant, listing)]:
+            return self._without_listing(tuple(waiting))
+        listed = listing.keys()
+        present = [tenant for tenant in waiting if (tenant.namespace, tenant.name) in listed]
+        if found := [tenant for tenant in present if self._listed_empty(tenant, listing)]:
             return self._one_of(found, Identity.KNOWN)
         # A lost checkpoint or a reboot: everything was granted once, and the kubelet admits the pod anew.
         again = [
             tenant
             for tenant in self.tenants.values()
-            if not tenant.terminal and not tenant.started and self._listed_without_devices(tenant, listing)
+            if not tenant.terminal
+            and not tenant.started
+            and (tenant.namespace, tenant.name) in listed
+            and self._listed_without_devices(tenant, listing)
         ]
         if again:
             return self._one_of(again, Identity.KNOWN)
@@ -195,16 +242,14 @@ class Book:
         return Admission(next((tenant for tenant in idle if tenant.managed), idle[0]), Identity.GUESSED)
 
     def _listed_empty(self, tenant: Tenant, listing: Listing) -> bool:
-        containers = listing.get((tenant.namespace, tenant.name))
-        if containers is None:
-            return False
+        containers = listing[tenant.namespace, tenant.name]
         # Regular init containers never appear in the listing.
         visible = [need for need in self._pending(tenant) if need.role is not Role.INIT]
         return all(not containers.get(need.container) for need in visible)
 
     def _listed_without_devices(self, tenant: Tenant, listing: Listing) -> bool:
-        containers = listing.get((tenant.namespace, tenant.name))
-        return containers is not None and not any(containers.get(n.container) for n in tenant.of(self.resource))
+        containers = listing[tenant.namespace, tenant.name]
+        return not any(containers.get(n.container) for n in tenant.of(self.resource))
 
     def _pending(self, tenant: Tenant) -> list[Need]:
         done = self._progress.get(tenant.uid, ())
@@ -245,6 +290,7 @@ class Book:
         pending = self._pending(tenant)
         if not pending:
             self._progress.pop(tenant.uid, None)
+            self._note(tenant.uid)
             pending = self._pending(tenant)
         return next((need for need in pending if need.count == size), pending[0] if pending else None)
 
@@ -272,7 +318,7 @@ class Book:
         if tenant is None or need is None:
             grant = Grant(grant_id, self.resource, wanted, "", "", Identity.UNMANAGED)
         else:
-            self._progress.setdefault(tenant.uid, []).append(need.container)
+            self._count_in(tenant.uid, need.container)
             grant = Grant(
                 id=grant_id,
                 resource=self.resource,
@@ -321,8 +367,8 @@ class Book:
     def withdraw(self, grant_id: str) -> None:
         """Take back a grant whose Allocate was refused after all."""
         grant = self.grants.pop(grant_id, None)
-        if grant is not None and grant.container in self._progress.get(grant.uid, ()):
-            self._progress[grant.uid].remove(grant.container)
+        if grant is not None:
+            self._count_out(grant.uid, grant.container)
 
     def name(self, grant_id: str) -> Grant:
         """Record that the cards of a grant are told to the container now and cannot be changed any more."""
@@ -372,10 +418,7 @@ class Book:
 
     def _correct_progress(self, assumed: Grant, confirmed: Grant) -> None:
         """Let the container that a grant was assumed to be for wait again, unless another grant is its own."""
-        done = self._progress.get(assumed.uid, [])
         others = (grant for grant in self.grants.values() if grant.uid == assumed.uid)
-        if assumed.container in done and not any(grant.container == assumed.container for grant in others):
-            done.remove(assumed.container)
-        done = self._progress.setdefault(confirmed.uid, [])
-        if confirmed.container not in done:
-            done.append(confirmed.container)
+        if not any(grant.container == assumed.container for grant in others):
+            self._count_out(assumed.uid, assumed.container)
+        self._count_in(confirmed.uid, confirmed.container)

@@ -1,5 +1,7 @@
 """Who is being admitted and what it gets, call by call, without a kubelet."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,3 +153,33 @@ def test_whatever_the_order_of_admission_every_pod_gets_its_own_slice(order: lis
     assert {grant.pod: grant.shares[0].slice for grant in made.grants.values()} == {
         f"ns/p{n}": at(n % 4, n // 4) for n in range(8)
     }
+
+
+_STEPS = st.tuples(
+    st.sampled_from(["see", "end", "forget", "admit", "guess", "reboot", "withdraw", "confirm"]), st.integers(0, 3)
+)
+
+
+@given(st.lists(_STEPS, max_size=30))
+def test_who_waits_is_known_after_each_step(steps: list[tuple[str, int]]) -> None:
+    tenants = [tenant(f"p{n}", need("a", at(n, 0)), need("b", at(n, 1))) for n in range(4)]
+    made = book(*tenants[:2])
+    for kind, n in steps:
+        one, last = tenants[n], next(reversed(made.grants), "")
+        match kind:
+            case "see":
+                made.see(one)
+            case "end":
+                made.see(replace(one, terminal=True))
+            case "forget":
+                made.forget(one.uid)
+            case "admit" | "reboot":
+                held: dict[str, list[str]] = {"a": [], "b": [] if kind == "reboot" else [at(n, 1)]}
+                admit(made, listing(**{f"p{n}": held}))
+            case "guess":
+                admit(made, None)
+            case "withdraw":
+                made.withdraw(last)
+            case _:
+                made.confirm(last, one, "b")
+        made.check_invariants()
