@@ -160,8 +160,8 @@ class Book:
         Raises:
             AssertionError: They differ.
         """
-        wanted = list(self._all_pending().items())
-        assert list(self._pending_pods.items()) == wanted, f"{list(self._pending_pods)} are kept as waiting"
+        if list(self._pending_pods.items()) != list(self._all_pending().items()):
+            raise AssertionError(f"kept as waiting: {list(self._pending_pods)}")
 
     # -- queries --------------------------------------------------------------------------------------------------
 
@@ -188,11 +188,7 @@ class Book:
 
     def waiting(self) -> tuple[Tenant, ...]:
         """Return the pods that are bound here and have not been given all their devices yet."""
-        return tuple(
-            tenant
-            for tenant in self._pending_pods.values()
-            if tenant.managed and not tenant.started
-        )
+        return tuple(tenant for tenant in self._pending_pods.values() if tenant.managed and not tenant.started)
 
     def grants_of(self, ids: Collection[str]) -> tuple[Grant, ...]:
         """Return the grants made for exactly this set of IDs, oldest first."""

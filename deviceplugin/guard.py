@@ -120,7 +120,7 @@ def conflicts(
     Args:
         tenant: The pod about to start.
         slices: What it is to get.
-        others: All pods of the node.
+        others: All pods with slices of the same cards.
         lives: Whether a pod (by UID) has been delivered its slices or has processes.
     """
     wanted = set(slices)

@@ -18,7 +18,7 @@ from deviceplugin.metrics import PluginMetrics
 from deviceplugin.nodeconfig import NodeSettings
 from deviceplugin.offers import GPU_RESOURCE, Offers
 from deviceplugin.podresources import PodResources
-from deviceplugin.tenants import Tenant, read_tenant
+from deviceplugin.tenants import Holders, Tenant, asks_the_same, in_state_of, read_tenant
 from gpuslice.devices.limits import DeviceLimit
 from gpuslice.devices.pods import Pod
 
@@ -88,6 +88,10 @@ class Node:
         self.settings = NodeSettings()
         self.offers = Offers({})
         self.tenants: dict[str, Tenant] = {}
+        self.holders = Holders()
+        """The same by card."""
+        self._seen: dict[str, tuple[Pod, Offers]] = {}
+        """By UID of a tenant, what it was last read from."""
         self.bystanders: dict[str, Tenant] = {}
         """Pods of this node that need nothing of it, by UID: an audit may find one on a card."""
         self.follows_pods = False
@@ -98,8 +102,8 @@ class Node:
         self.limits: dict[str, tuple[DeviceLimit, ...]] = {}
         """By grant, the limits that its container's shim enforces."""
         self.limits_changed = asyncio.Event()
-        self._pods = asyncio.Event()
-        """Set at the next change; each change has its own."""
+        self._pods: asyncio.Event | None = None
+        """Set at the next change, where anybody waits for it; each change has its own."""
         self._files = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
 
     # -- pods -----------------------------------------------------------------------------------------------------
@@ -110,24 +114,36 @@ class Node:
 
     def see_pod(self, pod: Pod) -> None:
         """Take in a new or changed pod."""
-        tenant = read_tenant(pod, node=self.name, resources=self.resources(), schedulers=self._schedulers)
+        uid = pod.metadata.uid
+        known, tenant = self.tenants.get(uid), self._read(pod)
         if tenant is None:
             metadata = pod.metadata
-            self.bystanders[metadata.uid] = Tenant(metadata.uid, metadata.namespace, metadata.name, ())
+            self.bystanders[uid] = Tenant(uid, metadata.namespace, metadata.name, ())
             return
-        self.bystanders.pop(tenant.uid, None)
-        if self.tenants.get(tenant.uid) == tenant:
+        self._seen[uid] = (pod, self.offers)
+        self.bystanders.pop(uid, None)
+        if tenant is known or tenant == known:
             # Most changes of a pod are of its conditions.
             return
-        self.tenants[tenant.uid] = tenant
+        self.tenants[uid] = tenant
+        self.holders.replace(known, tenant)
         for handler in self.on_pod:
             handler(tenant)
         self._notify()
 
+    def _read(self, pod: Pod) -> Tenant | None:
+        """Read a pod; of one that is known and has changed in its state only, just that."""
+        uid = pod.metadata.uid
+        before, offers = self._seen.get(uid, (None, None))
+        if before is not None and offers is self.offers and asks_the_same(pod, before):
+            return in_state_of(self.tenants[uid], pod)
+        return read_tenant(pod, node=self.name, resources=self.resources(), schedulers=self._schedulers)
+
     def lose_pods(self, uids: Iterable[str]) -> None:
         """Take note that pod objects are gone. Their grants end when their processes have (see the housekeeper)."""
         for uid in uids:
-            self.tenants.pop(uid, None)
+            self.holders.replace(self.tenants.pop(uid, None), None)
+            self._seen.pop(uid, None)
             self.bystanders.pop(uid, None)
         self._notify()
 
@@ -138,12 +154,14 @@ class Node:
 
     def _notify(self) -> None:
         self.pods_changed += 1
-        changed, self._pods = self._pods, asyncio.Event()
-        changed.set()
+        if self._pods is not None:
+            self._pods.set()
+            self._pods = None
 
     async def wait_for_pods(self, seen: int) -> int:
         """Wait until the pods have changed since `seen` and return the new mark."""
         while self.pods_changed == seen:
+            self._pods = self._pods or asyncio.Event()
             await self._pods.wait()
         return self.pods_changed
 

@@ -259,7 +259,8 @@ class SliceBackend:
     def _refuse_conflicts(self, tenant: Tenant, grant: Grant) -> None:
         node = self._node
         slices = [share.slice for share in grant.shares]
-        for conflict in conflicts(tenant, slices, node.tenants.values(), node.has_started):
+        others = node.holders.of({share.card for share in grant.shares})
+        for conflict in conflicts(tenant, slices, others, node.has_started):
             node.metrics.guarded.labels(self.resource, "conflict").inc()
             raise Refused(node.report_conflict(conflict))
 
@@ -287,8 +288,7 @@ class SliceBackend:
     def _overload(self, tenant: Tenant, grant: Grant) -> str:
         """Say which card cannot hold this pod beside those that came first; empty when all fits."""
         node = self._node
-        cards = {share.card for share in grant.shares}
-        others = [other for other in node.tenants.values() if not cards.isdisjoint(other.cards)]
+        others = node.holders.of({share.card for share in grant.shares})
         if not overload(tenant, grant.shares, others, node.offers):
             return ""
         # Who has started is asked of the file system, so only when it matters.

@@ -4,8 +4,8 @@ Pure: built from a pod object, no I/O. A pod that did not come from our schedule
 for devices all the same), without shares and with the reason.
 """
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from gpuslice.devices import annotations
@@ -111,6 +111,35 @@ class Tenant:
         return max(peak_memory, sidecar_memory + app_memory), max(peak_cores, sidecar_cores + app_cores)
 
 
+class Holders:
+    """Which pods have slices of which card: a start concerns those of its own cards only."""
+
+    def __init__(self) -> None:
+        self._on_card: dict[str, dict[str, Tenant]] = {}
+
+    def replace(self, before: Tenant | None, now: Tenant | None) -> None:
+        """Put a pod in place of what was known of it; None: there was nothing, or it is gone."""
+        if before is not None:
+            for card in before.cards if now is None else before.cards - now.cards:
+                self._drop(card, before.uid)
+        if now is not None:
+            for card in now.cards:
+                self._on_card.setdefault(card, {})[now.uid] = now
+
+    def _drop(self, card: str, uid: str) -> None:
+        there = self._on_card[card]
+        del there[uid]
+        if not there:
+            del self._on_card[card]
+
+    def of(self, cards: Iterable[str]) -> list[Tenant]:
+        """Return the pods that have slices of one of these cards, each once."""
+        found = [self._on_card.get(card, {}) for card in cards]
+        if len(found) == 1:
+            return list(found[0].values())
+        return list({uid: tenant for there in found for uid, tenant in there.items()}.values())
+
+
 def read_tenant(pod: Pod, *, node: str, resources: Collection[str], schedulers: Collection[str] = ()) -> Tenant | None:
     """Read a pod of this node, or None when it needs none of `resources`.
 
@@ -139,12 +168,37 @@ def read_tenant(pod: Pod, *, node: str, resources: Collection[str], schedulers: 
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         needs=tuple(needs),
-        started=frozenset(_started(pod)),
+        started=_started(pod),
         terminal=pod.is_terminal,
         terminating=pod.is_terminating,
-        initialized=any(c.type == "Initialized" and c.status == "True" for c in pod.status.conditions or ()),
+        initialized=_initialized(pod),
         problem=problem,
     )
+
+
+def asks_the_same(pod: Pod, before: Pod) -> bool:
+    """Tell whether a pod differs in its state at most from what it was before: it has the same needs then."""
+    reserved, reserved_before = (p.metadata.annotations.get(annotations.ALLOCATION) for p in (pod, before))
+    return pod.metadata.uid == before.metadata.uid and reserved == reserved_before and pod.spec == before.spec
+
+
+def in_state_of(tenant: Tenant, pod: Pod) -> Tenant:
+    """Return the tenant as its changed pod is now: itself where nothing changed that matters. See `asks_the_same`."""
+    started, initialized = _started(pod), _initialized(pod)
+    state = (started, pod.is_terminal, pod.is_terminating, initialized)
+    if state == (tenant.started, tenant.terminal, tenant.terminating, tenant.initialized):
+        return tenant
+    changed = replace(
+        tenant, started=started, terminal=pod.is_terminal, terminating=pod.is_terminating, initialized=initialized
+    )
+    # What was worked out of the needs alone is as good as before.
+    known = vars(tenant)
+    kept = (*_OF_NEEDS, "_shares_of_cards") if initialized == tenant.initialized else _OF_NEEDS
+    vars(changed).update({name: known[name] for name in kept if name in known})
+    return changed
+
+
+_OF_NEEDS = ("_by_resource", "slices", "cards")
 
 
 def _containers(pod: Pod) -> Iterator[tuple[Container, Role]]:
@@ -197,12 +251,22 @@ _whole_number = lru_cache(maxsize=64)(whole_number)
 _decode_allocation = lru_cache(maxsize=256)(annotations.decode_allocation)
 
 
-def _started(pod: Pod) -> Iterator[str]:
+def _started(pod: Pod) -> frozenset[str]:
     statuses: tuple[ContainerStatus, ...] = (
         *(pod.status.init_container_statuses or ()),
         *(pod.status.container_statuses or ()),
     )
-    for status in statuses:
-        state = status.state
-        if state is not None and (state.running is not None or state.terminated is not None):
-            yield status.name
+    return frozenset(
+        [
+            status.name
+            for status in statuses
+            if (state := status.state) is not None and (state.running is not None or state.terminated is not None)
+        ]
+    )
+
+
+def _initialized(pod: Pod) -> bool:
+    for condition in pod.status.conditions or ():
+        if condition.type == "Initialized":
+            return condition.status == "True"
+    return False
