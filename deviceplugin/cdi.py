@@ -4,6 +4,8 @@ The kubelet keeps only the *name* for the pod's life; what it means is written (
 Format: CDI 0.5.0, https://github.com/cncf-tags/container-device-interface.
 """
 
+import contextlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -42,7 +44,8 @@ def write(directory: Path, grant_id: str, edits: Edits) -> Path:
 
 def remove(directory: Path, grant_id: str) -> None:
     """Remove a grant's specification; absence is fine."""
-    path_of(directory, grant_id).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(directory, f"{_PREFIX}{grant_id}.json"))
 
 
 def written(directory: Path) -> Iterable[str]:

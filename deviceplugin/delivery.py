@@ -10,6 +10,7 @@ are put back at every start.
 """
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -65,37 +66,46 @@ class Delivery:
             device_limits: Records of the limits file; empty when the shim enforces nothing here.
         """
         directory = self._grants / grant.id
-        self._make(directory)
-        _replace(self._records / f"{grant.id}.json", _encoder.encode(grant))
+        fresh = self._make(directory)
+        record = self._records / f"{grant.id}.json"
+        if fresh:
+            write_whole(record, _encoder.encode(grant))
+        else:
+            _replace(record, _encoder.encode(grant))
         path = directory / "limits"
         if device_limits:
-            if not _says(path, device_limits):
+            if fresh or not _says(path, device_limits):
                 limits.write_limits(path, device_limits)
-        else:
+        elif not fresh:
             path.unlink(missing_ok=True)
         if edits is not None:
             cdi.write(self._cdi, grant.id, edits)
 
-    def _make(self, directory: Path) -> None:
-        """Make what the kubelet's answer points at."""
-        with contextlib.suppress(FileExistsError):
-            directory.mkdir()
+    def _make(self, directory: Path) -> bool:
+        """Make what the kubelet's answer points at; tell whether it is new, so that there is nothing in it."""
+        fresh = True
+        try:
+            os.mkdir(directory)
+        except FileExistsError:
+            fresh = False
         with contextlib.suppress(FileExistsError):
             # Any user of the container may write it; the directory around it is read-only to them.
             limits.create_state(directory / "state")
+        return fresh
 
     def remove(self, grant_id: str) -> None:
         """Remove everything of a grant whose container will not run again."""
         cdi.remove(self._cdi, grant_id)
-        directory = self._grants / grant_id
+        # By plain text: a path object for each of the files takes as long as their removal.
+        directory = os.path.join(self._grants, grant_id)
         try:
             for name in ("limits", "state"):
-                (directory / name).unlink(missing_ok=True)
-            directory.rmdir()
+                _unlink(f"{directory}/{name}")
+            os.rmdir(directory)
         except OSError:
             # Something else is in it.
             shutil.rmtree(directory, ignore_errors=True)
-        (self._records / f"{grant_id}.json").unlink(missing_ok=True)
+        _unlink(os.path.join(self._records, f"{grant_id}.json"))
 
     def load(self) -> Iterator[Grant]:
         """Yield the grants of earlier processes; a record that cannot be read is reported and left alone."""
@@ -117,6 +127,11 @@ class Delivery:
         for grant_id in strays:
             self.remove(grant_id)
         return len(strays)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _changed_at(path: Path) -> float:

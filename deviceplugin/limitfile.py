@@ -17,10 +17,11 @@ def limits_of(grant: Grant, core_policy: str) -> tuple[limits.DeviceLimit, ...]:
     """Return the records of a grant's limits file, one per card; two slices of one card add up."""
     by_card: dict[str, SliceShare] = {}
     for share in grant.shares:
-        before = by_card.get(share.card)
+        card = share.card
+        before = by_card.get(card)
         memory = share.memory_mib + (before.memory_mib if before else 0)
         cores = min(share.core_percent + (before.core_percent if before else 0), 100)
-        by_card[share.card] = SliceShare(share.slice, memory, cores)
+        by_card[card] = SliceShare(share.slice, memory, cores)
     return tuple(
         limits.DeviceLimit(
             uuid=uuid,

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -11,6 +11,7 @@ import structlog
 from deviceplugin import sharing
 from deviceplugin.book import Grant
 from deviceplugin.delivery import Delivery
+from deviceplugin.filethread import FileThread
 from deviceplugin.findings import Finding, Reporter
 from deviceplugin.guard import Conflict, Guard
 from deviceplugin.limitfile import limits_of
@@ -104,7 +105,7 @@ class Node:
         self.limits_changed = asyncio.Event()
         self._pods: asyncio.Event | None = None
         """Set at the next change, where anybody waits for it; each change has its own."""
-        self._files = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
+        self._files = FileThread()
 
     # -- pods -----------------------------------------------------------------------------------------------------
 
@@ -173,19 +174,19 @@ class Node:
 
     async def deliver(self, grant: Grant) -> None:
         """Write the files on their own thread, one grant after the other: nobody's Allocate waits for a disk."""
-        enforced = await asyncio.get_running_loop().run_in_executor(self._files, self._write, grant)
+        enforced = await self._files.call(partial(self._write, grant))
         self._note_limits(grant, enforced)
 
     def discard(self, grant_ids: Iterable[str]) -> None:
         """Remove the files of grants that have ended, some time soon, on the same thread."""
         for grant_id in grant_ids:
-            self._files.submit(self.delivery.remove, grant_id)
+            self._files.soon(partial(self.delivery.remove, grant_id))
             if self.limits.pop(grant_id, None):
                 self.limits_changed.set()
 
     def close(self) -> None:
         """Finish what is to be written and removed, and stop the thread of the files."""
-        self._files.shutdown(wait=True)
+        self._files.close()
 
     def put_in_place(self, grant: Grant) -> None:
         """Write the files that the grant's container is to see, here and now."""

@@ -44,9 +44,10 @@ def _hami_core(shares: Sequence[SliceShare], paths: HostPaths) -> Edits:
     if capped:
         env["CUDA_DEVICE_SM_LIMIT"] = str(min(capped))
     env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{CONTAINER_DIRECTORY}/state"
+    directory = str(paths.directory)
     mounts = (
-        Mount(str(paths.directory), CONTAINER_DIRECTORY),
-        Mount(str(paths.directory / "state"), f"{CONTAINER_DIRECTORY}/state", read_only=False),
+        Mount(directory, CONTAINER_DIRECTORY),
+        Mount(f"{directory}/state", f"{CONTAINER_DIRECTORY}/state", read_only=False),
         Mount(str(paths.library), CONTAINER_LIBRARY),
         Mount(str(paths.preload), "/etc/ld.so.preload"),
     )
@@ -90,13 +91,13 @@ MODES: Mapping[str, SharingMode] = {
 
 def enforced_by_shim(offers: Offers, grant: Grant) -> bool:
     """Tell whether the container's shares need a limits file."""
-    return any(mode_of(offers, grant, share) == "hami-core" for share in grant.shares)
+    return "hami-core" in [mode_of(offers, grant, share.card) for share in grant.shares]
 
 
-def mode_of(offers: Offers, grant: Grant, share: SliceShare) -> str:
-    """Return the mode in which a share is used: the grant's own, else the card's."""
-    offer = offers.by_uuid.get(share.card)
-    return grant.modes.get(share.card) or (offer.card.mode if offer is not None else "hami-core")
+def mode_of(offers: Offers, grant: Grant, card: str) -> str:
+    """Return the mode in which a share of a card is used: the grant's own, else the card's."""
+    offer = offers.by_uuid.get(card)
+    return grant.modes.get(card) or (offer.card.mode if offer is not None else "hami-core")
 
 
 def describe(grant: Grant, offers: Offers, settings: NodeSettings, paths: HostPaths) -> Edits:
@@ -105,15 +106,18 @@ def describe(grant: Grant, offers: Offers, settings: NodeSettings, paths: HostPa
         env=dict(settings.container_env),
         mounts=tuple(Mount(host, inside) for host, inside in settings.container_mounts),
     )
-    for mode in dict.fromkeys(mode_of(offers, grant, share) for share in grant.shares):
-        shares = [share for share in grant.shares if mode_of(offers, grant, share) == mode]
+    cards = [share.card for share in grant.shares]
+    by_mode: dict[str, list[SliceShare]] = {}
+    for card, share in zip(cards, grant.shares, strict=True):
+        by_mode.setdefault(mode_of(offers, grant, card), []).append(share)
+    for mode, shares in by_mode.items():
         edits = edits.merged(MODES[mode](shares, paths))
-    if enforced_by_shim(offers, grant):
+    if "hami-core" in by_mode:
         edits.env["CUDA_TASK_PRIORITY"] = str(grant.priority)
     edits.env[GRANT_VARIABLE] = grant.id
-    edits.env["NVIDIA_VISIBLE_DEVICES"] = ",".join(share.card for share in grant.shares) or "void"
+    edits.env["NVIDIA_VISIBLE_DEVICES"] = ",".join(cards) or "void"
     if settings.pass_device_specs:
-        found = [offer for share in grant.shares if (offer := offers.by_uuid.get(share.card))]
+        found = [offer for card in cards if (offer := offers.by_uuid.get(card))]
         edits = edits.merged(Edits(devices=device_nodes(found)))
     return edits
 

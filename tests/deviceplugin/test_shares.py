@@ -78,9 +78,8 @@ def test_a_pod_that_asks_for_something_else_is_read_anew(now: Pod) -> None:
 
 def test_holders_of_a_card_are_known_until_they_are_gone() -> None:
     def on(name: str, *slices: str) -> Tenant:
-        return Tenant(
-            name, "ns", name, (Need("c", Role.APP, GPU_RESOURCE, 1, tuple(SliceShare(s, 1) for s in slices)),)
-        )
+        shares = tuple(SliceShare(name_, 1) for name_ in slices)
+        return Tenant(name, "ns", name, (Need("c", Role.APP, GPU_RESOURCE, 1, shares),))
 
     holders, one, two = Holders(), on("one", at(0, 0), at(1, 0)), on("two", at(1, 1))
     for tenant in (one, two):
