@@ -11,7 +11,7 @@ What these two say is an assumption until PreStartContainer, where the kubelet's
 (deviceplugin.delivery). Pure: no I/O and no clock; identifiers and listings are arguments.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -86,6 +86,10 @@ class Preference:
     identity: Identity
     exact: bool
     """The IDs are the scheduler's slices of the container, all of them and no other."""
+
+
+def _no_modes(_shares: Iterable[SliceShare]) -> Mapping[str, str]:
+    return {}
 
 
 class Book:
@@ -303,7 +307,14 @@ class Book:
 
     # -- Allocate -------------------------------------------------------------------------------------------------
 
-    def allocate(self, ids: Iterable[str], grant_id: str) -> Grant:
+    def allocate(
+        self,
+        ids: Iterable[str],
+        grant_id: str,
+        *,
+        late: bool = True,
+        modes_of: Callable[[Iterable[SliceShare]], Mapping[str, str]] = _no_modes,
+    ) -> Grant:
         """Record that the kubelet gives `ids` to a container, and say whose they are by all we know now.
 
         A grant with identity UNMANAGED belongs to no pod of our scheduler; the caller applies its policy.
@@ -325,6 +336,8 @@ class Book:
                 pod=tenant.full_name,
                 shares=need.shares,
                 priority=need.priority,
+                late=late,
+                modes=modes_of(need.shares),
             )
         self.grants[grant_id] = grant
         return grant
@@ -382,8 +395,9 @@ class Book:
     def settle(self, grant_id: str, *, late: bool, modes: Mapping[str, str]) -> Grant:
         """Fix what the grant's container keeps for life: how the runtime was told, and the mode of each card."""
         grant = self.grants[grant_id]
-        grant = replace(grant, late=late, modes={**modes, **grant.modes})
-        self.grants[grant_id] = grant
+        kept = {**modes, **grant.modes}
+        if grant.late != late or grant.modes != kept:
+            grant = self.grants[grant_id] = replace(grant, late=late, modes=kept)
         return grant
 
     # -- layer 3: the checkpoint's word ---------------------------------------------------------------------------

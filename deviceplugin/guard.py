@@ -13,7 +13,6 @@ from deviceplugin.backend import Refused
 from deviceplugin.cgroups import PodProcesses
 from deviceplugin.offers import Offers
 from deviceplugin.tenants import Tenant
-from gpuslice.devices.allocation import SliceShare
 
 # The kubelet gives a PreStartContainer 30 s.
 WAIT_SECONDS = 25.0
@@ -137,23 +136,25 @@ def conflicts(
     return found
 
 
-def overload(tenant: Tenant, shares: Sequence[SliceShare], others: Iterable[Tenant], offers: Offers) -> str:
+def overload(tenant: Tenant, cards: Iterable[str], others: Iterable[Tenant], offers: Offers) -> str:
     """Say which card cannot hold this pod beside those that have started; empty when all fits.
 
     Args:
         tenant: The pod about to start.
-        shares: What its container is to get.
+        cards: The cards of what its container is to get, each once.
         others: The pods that were let through before: whoever came first stays.
         offers: The node's cards.
     """
     before = [other for other in others if other.uid != tenant.uid and not other.terminal]
-    for uuid in dict.fromkeys(share.card for share in shares):
+    for uuid in cards:
         offer = offers.by_uuid.get(uuid)
         if offer is None:
             return f"node has no card {uuid} any more; delete pod {tenant.full_name} so that it is scheduled anew"
-        holders = [tenant, *(other for other in before if uuid in other.cards)]
-        used = [other.share_of(uuid) for other in holders]
-        memory, cores = sum(share[0] for share in used), sum(share[1] for share in used)
+        holders = [tenant, *[other for other in before if uuid in other.cards]]
+        memory = cores = 0
+        for other in holders:
+            memory_mib, core_percent = other.share_of(uuid)
+            memory, cores = memory + memory_mib, cores + core_percent
         if memory > offer.card.memory_mib or cores > offer.card.cores:
             names = ", ".join(sorted(other.full_name for other in holders))
             return (

@@ -6,6 +6,7 @@ and refuses the others: the next one is allowed 10 ms later.
 """
 
 import asyncio
+import os
 from collections.abc import Iterator, KeysView, Mapping
 from pathlib import Path
 
@@ -33,17 +34,17 @@ class PodResources:
     def __init__(self, socket: Path | None) -> None:
         self._socket = socket
         self._channel: grpc.aio.Channel | None = None
+        self._stub: rpc.PodResourcesListerAsyncStub | None = None
         self.failures = 0
 
     async def list(self, resource: str) -> Listing | None:
         """Return every pod's devices of one resource, or None when the kubelet does not answer in time."""
-        if self._socket is None or not self._socket.exists():
+        if not self._has_socket():
             return None
+        stub = self._stub or self._open()
         for attempt in range(_ATTEMPTS):
             try:
-                answer = await rpc.PodResourcesListerStub(self._open()).List(
-                    pb.ListPodResourcesRequest(), timeout=_CALL_SECONDS
-                )
+                answer = await stub.List(pb.ListPodResourcesRequest(), timeout=_CALL_SECONDS)
                 return _Listed(answer, resource)
             except grpc.aio.AioRpcError as error:
                 self.failures += 1
@@ -52,16 +53,19 @@ class PodResources:
                 await asyncio.sleep(_RETRY_SECONDS)
         return None
 
-    def _open(self) -> grpc.aio.Channel:
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
-        return self._channel
+    def _has_socket(self) -> bool:
+        return self._socket is not None and os.path.exists(self._socket)
+
+    def _open(self) -> "rpc.PodResourcesListerAsyncStub":
+        self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
+        self._stub = rpc.PodResourcesListerStub(self._channel)
+        return self._stub
 
     async def close(self) -> None:
         """Close the connection."""
         if self._channel is not None:
             await self._channel.close()
-            self._channel = None
+            self._channel = self._stub = None
 
 
 class _Listed(Mapping[tuple[str, str], Mapping[str, frozenset[str]]]):

@@ -2,10 +2,11 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
+from prometheus_client import Counter
 
 from deviceplugin import checkpoint, offers, sharing
 from deviceplugin.backend import Edits, Refused
@@ -43,6 +44,14 @@ class SliceBackend:
         self._node = node
         self._listed = False
         """podresources answered in the last GetPreferredAllocation."""
+        self._counters: dict[tuple[Counter, str], Counter] = {}
+
+    def _count(self, counter: Counter, outcome: str) -> None:
+        """Count one outcome for this resource; of the labels a counter is looked up by, most take longer to prepare."""
+        one = self._counters.get((counter, outcome))
+        if one is None:
+            one = self._counters[counter, outcome] = counter.labels(self.resource, outcome)
+        one.inc()
 
     # -- the list -------------------------------------------------------------------------------------------------
 
@@ -92,17 +101,17 @@ class SliceBackend:
             raise Refused(f"{self.resource}: the kubelet asked for no device, or for one device twice: {sorted(ids)}")
         if unknown := sorted(set(ids) - self.devices.ids):
             raise Refused(f"{self.resource}: unknown devices {', '.join(unknown[:5])}; the kubelet's list is outdated")
-        grant = self.book.allocate(ids, secrets.token_hex(8))
         node = self._node
+        strategy = node.settings.device_list_strategy
+        late = sharing.names_cards_late(strategy)
+        grant = self.book.allocate(ids, secrets.token_hex(8), late=late, modes_of=self._modes)
         tenant = self.book.tenants.get(grant.uid)
         if tenant is None or not tenant.managed:
             grant = self._unmanaged(grant, tenant)
-        node.metrics.identity.labels(self.resource, grant.identity.value).inc()
+            grant = self.book.settle(grant.id, late=late, modes=self._modes(grant.shares))
+        self._count(node.metrics.identity, grant.identity.value)
         exact = grant.ids == {share.slice for share in grant.shares}
-        node.metrics.steered.labels(self.resource, "exact" if exact else "other").inc()
-        strategy = node.settings.device_list_strategy
-        late = sharing.names_cards_late(strategy)
-        grant = self.book.settle(grant.id, late=late, modes=self._modes(grant.shares))
+        self._count(node.metrics.steered, "exact" if exact else "other")
         if not late:
             grant = self.book.name(grant.id)
         log.info("allocated", pod=grant.pod, container=grant.container, grant=grant.id, identity=grant.identity.value)
@@ -112,8 +121,9 @@ class SliceBackend:
         return sharing.early_answer(grant, edits, strategy)
 
     def _modes(self, shares: Iterable[SliceShare]) -> dict[str, str]:
-        found = ((share.card, self._node.offers.by_uuid.get(share.card)) for share in shares)
-        return {uuid: offer.card.mode for uuid, offer in found if offer is not None}
+        by_uuid = self._node.offers.by_uuid
+        cards = [share.card for share in shares]
+        return {uuid: offer.card.mode for uuid in cards if (offer := by_uuid.get(uuid)) is not None}
 
     def _unmanaged(self, grant: Grant, tenant: Tenant | None) -> Grant:
         """Apply the node's policy to a pod that our scheduler did not place here.
@@ -161,13 +171,12 @@ class SliceBackend:
                 f"{self.resource}: the kubelet's record does not show who holds {', '.join(sorted(ids)[:3])}; "
                 "the start is tried again"
             )
-        for start in starts:
-            if start.tenant is not None:
-                await self._admit(start.tenant, start.grant)
+        waited = [await self._admit(start.tenant, start.grant) for start in starts if start.tenant is not None]
         # From here to the record of ownership nothing may come between: another pod may have waited for the same slice.
-        for start in starts:
-            if start.tenant is not None:
-                self._refuse_conflicts(start.tenant, start.grant)
+        if any(waited):
+            for start in starts:
+                if start.tenant is not None:
+                    self._refuse_conflicts(start.tenant, start.grant)
         for start in starts:
             self._own(start.grant)
         for start in starts:
@@ -191,15 +200,17 @@ class SliceBackend:
         living = [start for start in known if start.tenant is not None and not start.tenant.terminal]
         if len({start.grant.uid for start in living}) != 1:
             return []
-        self._node.metrics.delivered.labels(self.resource, "without-checkpoint").inc()
+        self._count(self._node.metrics.delivered, "without-checkpoint")
         return living
 
     async def _until_seen(self, uids: set[str]) -> None:
         """Wait (bounded) until our watch knows one of the pods."""
+        if not uids.isdisjoint(self.book.tenants):
+            return
         seen = self._node.pods_changed
         try:
             async with asyncio.timeout(_WATCH_SECONDS):
-                while not any(uid in self.book.tenants for uid in uids) and self._node.follows_pods:
+                while uids.isdisjoint(self.book.tenants) and self._node.follows_pods:
                     seen = await self._node.wait_for_pods(seen)
                     await self._node.turns.wait()
         except TimeoutError:
@@ -225,7 +236,7 @@ class SliceBackend:
             grant = self._confirm_unmanaged(before, grant, tenant)
         grant = self.book.settle(grant_id, late=grant.late, modes=self._modes(grant.shares))
         same = before is not None and (before.uid, before.container) == (entry.uid, entry.container)
-        self._node.metrics.delivered.labels(self.resource, "verified" if same else "corrected").inc()
+        self._count(self._node.metrics.delivered, "verified" if same else "corrected")
         if not same:
             log.warning("identity_corrected", pod=tenant.full_name, container=entry.container, grant=grant_id)
         self._refuse_if_named_early(grant, tenant)
@@ -250,7 +261,7 @@ class SliceBackend:
         """Without CDI the container's variables were fixed in Allocate: a wrong assumption cannot be mended."""
         if not grant.named or grant.named == tuple(share.card for share in grant.shares):
             return
-        self._node.metrics.guarded.labels(self.resource, "wrong-card").inc()
+        self._count(self._node.metrics.guarded, "wrong-card")
         raise Refused(
             f"pod {tenant.full_name} was answered with the cards of pod {grant.named_for or 'unknown'}; delete pod "
             f"{tenant.full_name} so that it is scheduled anew (deviceListStrategy cdi-cri avoids this)"
@@ -258,42 +269,45 @@ class SliceBackend:
 
     def _refuse_conflicts(self, tenant: Tenant, grant: Grant) -> None:
         node = self._node
-        slices = [share.slice for share in grant.shares]
         others = node.holders.of({share.card for share in grant.shares})
-        for conflict in conflicts(tenant, slices, others, node.has_started):
-            node.metrics.guarded.labels(self.resource, "conflict").inc()
+        for conflict in conflicts(tenant, [share.slice for share in grant.shares], others, node.has_started):
+            self._count(node.metrics.guarded, "conflict")
             raise Refused(node.report_conflict(conflict))
 
-    async def _admit(self, tenant: Tenant, grant: Grant) -> None:
+    async def _admit(self, tenant: Tenant, grant: Grant) -> bool:
+        """Let a pod through, or refuse it; tell whether it had to wait, so that others may have come before it."""
         node = self._node
-        slices = tuple(share.slice for share in grant.shares)
         self._refuse_conflicts(tenant, grant)
-        if problem := self._overload(tenant, grant):
-            node.metrics.guarded.labels(self.resource, "overload").inc()
+        cards = dict.fromkeys([share.card for share in grant.shares])
+        if problem := self._overload(tenant, cards):
+            self._count(node.metrics.guarded, "overload")
             raise Refused(problem)
-        offered = [offer for share in grant.shares if (offer := node.offers.by_uuid.get(share.card))]
-        if waiting := [o.card.uuid for o in offered if o.card.mode == "mps" and not o.card.healthy]:
+        offered = [offer.card for uuid in cards if (offer := node.offers.by_uuid.get(uuid))]
+        if waiting := [card.uuid for card in offered if card.mode == "mps" and not card.healthy]:
             raise Refused(
                 f"pod {tenant.full_name} waits for the MPS control daemon of card {waiting[0]}; the start is tried "
                 "again; see the device plugin's log if it does not come"
             )
+        slices = tuple(share.slice for share in grant.shares)
         try:
-            if await node.guard.until_left(slices, tenant):
-                node.metrics.guarded.labels(self.resource, "waited").inc()
+            waited = await node.guard.until_left(slices, tenant)
         except Refused:
-            node.metrics.guarded.labels(self.resource, "lingering").inc()
+            self._count(node.metrics.guarded, "lingering")
             node.report_lingering(tenant, slices)
             raise
+        if waited:
+            self._count(node.metrics.guarded, "waited")
+        return waited
 
-    def _overload(self, tenant: Tenant, grant: Grant) -> str:
+    def _overload(self, tenant: Tenant, cards: Collection[str]) -> str:
         """Say which card cannot hold this pod beside those that came first; empty when all fits."""
         node = self._node
-        others = node.holders.of({share.card for share in grant.shares})
-        if not overload(tenant, grant.shares, others, node.offers):
+        others = node.holders.of(cards)
+        if not overload(tenant, cards, others, node.offers):
             return ""
         # Who has started is asked of the file system, so only when it matters.
         first = [other for other in others if other.started or node.has_started(other.uid)]
-        return overload(tenant, grant.shares, first, node.offers)
+        return overload(tenant, cards, first, node.offers)
 
     def _own(self, grant: Grant) -> None:
         # The kubelet's IDs may differ from the slices (it may ignore a preference): what is on the card counts.
