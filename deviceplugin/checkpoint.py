@@ -7,9 +7,11 @@ the middle of a rewrite. Format: kubernetes pkg/kubelet/cm/devicemanager/checkpo
 
 import asyncio
 import base64
+import json
+import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +25,7 @@ from gpuslice.proto.deviceplugin.v1beta1 import api_pb2 as pb
 FILE_NAME = "kubelet_internal_checkpoint"
 _ATTEMPTS = 4
 _RETRY_SECONDS = 0.02
+_MORE_BYTES = 65536
 # Two writes within one tick of the kernel's clock may leave the same time, size and, by reuse, inode.
 _SETTLED_NS = 1_000_000_000
 
@@ -56,6 +59,12 @@ _raw_decoder = msgspec.json.Decoder(_RawFileWire)
 _entry_decoder = msgspec.json.Decoder(_EntryWire)
 # An ID of other characters may be written in more than one way.
 _plain = re.compile(r"[A-Za-z0-9:._/-]+").fullmatch
+# No string holds these: a quotation mark in a string is escaped.
+_ENTRY = '{"PodUID":'
+_AFTER_ENTRIES = '"RegisteredDevices":'
+_TAIL_BYTES = 40
+_whole = re.compile(rb'.*"Checksum": ?\d+}\s*', re.DOTALL).fullmatch
+_one_value = json.JSONDecoder().raw_decode
 
 
 @dataclass(frozen=True)
@@ -110,12 +119,39 @@ def parse(content: bytes, among: frozenset[str] | None = None) -> tuple[Entry, .
 
 def _decode_among(content: bytes, among: frozenset[str]) -> list[_EntryWire]:
     """Decode only entries in which one of these IDs is written somewhere: of hundreds, a container start needs one."""
-    written = list(map(bytes, _raw_decoder.decode(content).data.pod_device_entries or ()))
-    found: dict[int, bytes] = {}
-    for device in among:
-        name = f'"{device}"'.encode()
-        found.update((at, entry) for at, entry in enumerate(written) if name in entry)
-    return [_entry_decoder.decode(found[at]) for at in sorted(found)]
+    names = [f'"{device}"' for device in among]
+    found = _entries_around(content, names)
+    if found is None:
+        written = map(bytes, _raw_decoder.decode(content).data.pod_device_entries or ())
+        found = [_entry_decoder.decode(entry) for entry in written if any(name.encode() in entry for name in names)]
+    return found
+
+
+def _entries_around(content: bytes, names: Iterable[str]) -> list[_EntryWire] | None:
+    """Decode the entries around the places where one of these names is written; what is between them is not read.
+
+    Returns:
+        The entries in the order of the file, or None where the file is not whole, or not written as the kubelet does:
+        each entry begins with its pod, the registered devices come after all entries, and the checksum ends the file.
+    """
+    if _whole(content[-_TAIL_BYTES:]) is None:
+        return None
+    found: dict[int, _EntryWire] = {}
+    try:
+        text = content.decode()
+        last = text.rindex(_AFTER_ENTRIES)
+        for name in names:
+            at = text.find(name, 0, last)
+            while at >= 0:
+                begin = text.rindex(_ENTRY, 0, at)
+                entry, end = _one_value(text, begin)
+                if end <= at:
+                    return None
+                found[begin] = msgspec.convert(entry, _EntryWire)
+                at = text.find(name, end, last)
+    except (ValueError, *UNREADABLE):
+        return None
+    return [found[begin] for begin in sorted(found)]
 
 
 def _ids(wire: _EntryWire) -> list[str]:
@@ -130,17 +166,32 @@ def _ids(wire: _EntryWire) -> list[str]:
 
 async def read(directory: Path, *, among: frozenset[str] | None = None) -> tuple[Entry, ...] | None:
     """Read the checkpoint, see :func:`parse`; None when there is none, or none is readable after a few attempts."""
-    path = directory / FILE_NAME
+    path = os.path.join(directory, FILE_NAME)
     for attempt in range(_ATTEMPTS):
         if attempt:
             await asyncio.sleep(_RETRY_SECONDS)
         try:
-            entries = parse(path.read_bytes(), among)
+            entries = parse(_content(path), among)
         except OSError:
             entries = None
         if entries is not None:
             return entries
     return None
+
+
+def _content(path: str) -> bytes:
+    """Read a file; Python's file objects take three system calls more, and each container start reads this one."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        content = os.read(descriptor, size + 1)
+        while len(content) > size:
+            # It has grown meanwhile.
+            size = len(content)
+            content += os.read(descriptor, _MORE_BYTES)
+        return content
+    finally:
+        os.close(descriptor)
 
 
 class Kept:

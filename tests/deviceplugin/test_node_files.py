@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deviceplugin import cdi, checkpoint
 from deviceplugin.backend import DeviceNode, Edits, Mount
@@ -69,10 +71,29 @@ def test_entries_are_found_by_the_ids_they_hold(among: set[str], containers: lis
         entry_of("third", {"0": ["GPU-2::1"], "1": ["GPU-1::1", "GPU-1::10"]}),
         entry_of("fourth", ["a&b"]),
     ]
-    content = json.dumps({"Data": {"PodDeviceEntries": entries}}).replace("&", "\\u0026").encode()
-    found = checkpoint.parse(content, frozenset(among))
+    data = {"PodDeviceEntries": entries, "RegisteredDevices": {"r/x": ["GPU-1::1", "GPU-9::0"]}}
+    for whole in ({"Data": data, "Checksum": 7}, {"Checksum": 7, "Data": data}, {"Data": data}):
+        for separators in ((",", ":"), (", ", ": ")):
+            content = json.dumps(whole, separators=separators).replace("&", "\\u0026").encode()
+            found = checkpoint.parse(content, frozenset(among))
+            assert found is not None
+            assert [entry.container for entry in found] == containers
+
+
+def test_an_entry_that_does_not_begin_with_its_pod_is_found_too() -> None:
+    entries = [entry_of("first", ["GPU-1::1"]), dict(reversed(entry_of("second", ["GPU-1::2"]).items()))]
+    data = {"PodDeviceEntries": entries, "RegisteredDevices": {}}
+    found = checkpoint.parse(json.dumps({"Data": data, "Checksum": 7}).encode(), frozenset({"GPU-1::2"}))
     assert found is not None
-    assert [entry.container for entry in found] == containers
+    assert [entry.container for entry in found] == ["second"]
+
+
+@given(st.integers(0, 400))
+def test_a_checkpoint_that_is_cut_short_is_no_checkpoint_wherever_it_ends(length: int) -> None:
+    entries = [entry_of("first", ["GPU-1::1"]), entry_of("second", ["GPU-1::2"])]
+    data = {"PodDeviceEntries": entries, "RegisteredDevices": {"r/x": []}}
+    content = json.dumps({"Data": data, "Checksum": 7}).encode()
+    assert checkpoint.parse(content[: min(length, len(content) - 1)], frozenset({"GPU-1::1"})) is None
 
 
 SECOND = 1_000_000_000
