@@ -189,7 +189,7 @@ class Registrar:
         try:
             while True:
                 self._wake.clear()
-                watch.ensure()
+                watch.ensure(self._directory / KUBELET_SOCKET, incarnation.socket)
                 if reason := self._lost(incarnation):
                     log.info("registration_lost", resource=self._backend.resource, reason=reason)
                     return

@@ -8,18 +8,24 @@ import asyncio
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 _IN_CREATE = 0x100
 _IN_DELETE = 0x200
 _IN_MOVED_TO = 0x80
-_IN_CLOSE_WRITE = 0x8
 _IN_DELETE_SELF = 0x400
+_IN_MOVE_SELF = 0x800
+_IN_ATTRIB = 0x4
 _IN_ONLYDIR = 0x01000000
 # struct inotify_event: watch descriptor, mask, cookie, length of the name that follows (padded with zero bytes).
 _EVENT = struct.Struct("iIII")
-_MASK = _IN_CREATE | _IN_DELETE | _IN_MOVED_TO | _IN_CLOSE_WRITE | _IN_DELETE_SELF | _IN_ONLYDIR
+_MASK = _IN_CREATE | _IN_DELETE | _IN_MOVED_TO | _IN_DELETE_SELF | _IN_ONLYDIR
+# A file that is removed, or has another put in its place, loses a link at once and its inode later.
+_FILE_MASK = _IN_ATTRIB | _IN_MOVE_SELF | _IN_DELETE_SELF
+
+_Watched = tuple[tuple[Path, int, int], ...]
+"""Each path with the device and inode that it led to."""
 
 
 class DirectoryWatch:
@@ -34,26 +40,30 @@ class DirectoryWatch:
         self._suffix = os.fsencode(suffix)
         self._changed = changed
         self._descriptor = -1
-        self._inode: tuple[int, int] | None = None
+        self._watched: _Watched = ()
 
-    def ensure(self) -> bool:
-        """Start watching, or start anew when the directory was replaced; tell whether it is watched now."""
-        try:
-            status = self._directory.stat()
-        except OSError:
+    def ensure(self, *files: Path) -> bool:
+        """Start watching, or start anew when the directory was replaced; tell whether anything is watched now.
+
+        Args:
+            files: While all of these are there, only their end counts, and nothing else in the directory wakes us.
+        """
+        masks = dict.fromkeys(files, _FILE_MASK) if files else {self._directory: _MASK}
+        wanted = _identities(masks) or _identities(masks := {self._directory: _MASK})
+        if not wanted:
             self.close()
             return False
-        if self._descriptor >= 0 and self._inode == (status.st_dev, status.st_ino):
+        if self._descriptor >= 0 and self._watched == wanted:
             return True
         self.close()
         libc = ctypes.CDLL(None, use_errno=True)
         descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if descriptor < 0:
             return False
-        if libc.inotify_add_watch(descriptor, os.fsencode(self._directory), _MASK) < 0:
+        if any(libc.inotify_add_watch(descriptor, os.fsencode(path), mask) < 0 for path, mask in masks.items()):
             os.close(descriptor)
-            return False
-        self._descriptor, self._inode = descriptor, (status.st_dev, status.st_ino)
+            return self.ensure() if files else False
+        self._descriptor, self._watched = descriptor, wanted
         asyncio.get_running_loop().add_reader(descriptor, self._drain)
         return True
 
@@ -62,7 +72,7 @@ class DirectoryWatch:
         if self._descriptor >= 0:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
-            self._descriptor, self._inode = -1, None
+            self._descriptor, self._watched = -1, ()
 
     def _drain(self) -> None:
         # Once: what is left, if anything is, makes the event loop call again.
@@ -76,6 +86,18 @@ class DirectoryWatch:
             return
         if any(not name or name.endswith(self._suffix) for name in _names(events)):
             self._changed()
+
+
+def _identities(paths: Iterable[Path]) -> _Watched:
+    """Identify what is to be watched; empty when a part of it is not there."""
+    found = []
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError:
+            return ()
+        found.append((path, status.st_dev, status.st_ino))
+    return tuple(found)
 
 
 def _names(events: bytes) -> Iterator[bytes]:
