@@ -14,6 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,8 @@ class Delivery:
         self._grants = state / "grants"
         self._records = state / "records"
         self._preload = state / "ld.so.preload"
+        # Asked for several times for each start.
+        self._paths = lru_cache(maxsize=16)(self._make_paths)
 
     def open(self) -> None:
         """Make the directories and the preload file."""
@@ -55,6 +58,9 @@ class Delivery:
 
     def paths(self, grant_id: str) -> HostPaths:
         """Return where a grant's files are."""
+        return self._paths(grant_id)
+
+    def _make_paths(self, grant_id: str) -> HostPaths:
         return HostPaths(self._grants / grant_id, self._library, self._preload)
 
     def deliver(self, grant: Grant, edits: Edits | None, device_limits: Sequence[limits.DeviceLimit]) -> None:
@@ -65,7 +71,7 @@ class Delivery:
             edits: Content of its CDI specification; None when the runtime is told in another way.
             device_limits: Records of the limits file; empty when the shim enforces nothing here.
         """
-        directory = self._grants / grant.id
+        directory = self.paths(grant.id).directory
         fresh = self._make(directory)
         record = self._records / f"{grant.id}.json"
         if fresh:
@@ -130,8 +136,10 @@ class Delivery:
 
 
 def _unlink(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    try:  # noqa: SIM105  three calls less, for each file of each grant
         os.unlink(path)
+    except FileNotFoundError:
+        pass
 
 
 def _changed_at(path: Path) -> float:

@@ -9,7 +9,7 @@ A container without a core limit counts its launches from the first hint on, so 
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,11 +50,10 @@ class Neighbour:
         return 0 <= now_ns - self.launched_ns < ACTIVE_NS
 
 
-def needs_hints(neighbours: Iterable[limits.DeviceLimit]) -> bool:
+def needs_hints(neighbours: Collection[limits.DeviceLimit]) -> bool:
     """Tell whether the containers of a card must know of each other."""
-    listed = list(neighbours)
-    soft = any(limit.core_policy is limits.CorePolicy.SOFT for limit in listed)
-    return soft or len({limit.priority for limit in listed}) > 1
+    soft = limits.CorePolicy.SOFT in {limit.core_policy for limit in neighbours}
+    return soft or len({limit.priority for limit in neighbours}) > 1
 
 
 def what_others_do(one: Neighbour, others: Sequence[Neighbour], now_ns: int) -> tuple[int, bool]:
@@ -87,6 +86,10 @@ class HintWriter:
 
     def arrange(self) -> None:
         """Find out who is on which card, by the limits in force."""
+        if not needs_hints([limit for listed in self.node.limits.values() for limit in listed]):
+            # No card does, then: that is most nodes.
+            self.cards = {}
+            return
         found: dict[str, list[tuple[str, limits.DeviceLimit]]] = {}
         for grant_id, listed in self.node.limits.items():
             for limit in listed:
@@ -94,7 +97,7 @@ class HintWriter:
         self.cards = {
             uuid: [self._neighbour(grant_id, limit) for grant_id, limit in there]
             for uuid, there in found.items()
-            if needs_hints(limit for _, limit in there)
+            if needs_hints([limit for _, limit in there])
         }
 
     def _neighbour(self, grant_id: str, limit: limits.DeviceLimit) -> Neighbour:

@@ -4,6 +4,7 @@ Pure: grant and offers in, `Edits` out. Modes differ in whether the shim enforce
 strategies differ in how the cards are named to the runtime.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,32 +103,32 @@ def mode_of(offers: Offers, grant: Grant, card: str) -> str:
 
 def describe(grant: Grant, offers: Offers, settings: NodeSettings, paths: HostPaths) -> Edits:
     """Return everything the container gets, before it is known how the runtime is told."""
-    edits = Edits(
-        env=dict(settings.container_env),
-        mounts=tuple(Mount(host, inside) for host, inside in settings.container_mounts),
-    )
+    env = dict(settings.container_env)
+    mounts = [Mount(host, inside) for host, inside in settings.container_mounts]
     cards = [share.card for share in grant.shares]
     by_mode: dict[str, list[SliceShare]] = {}
     for card, share in zip(cards, grant.shares, strict=True):
         by_mode.setdefault(mode_of(offers, grant, card), []).append(share)
     for mode, shares in by_mode.items():
-        edits = edits.merged(MODES[mode](shares, paths))
+        made = MODES[mode](shares, paths)
+        env |= made.env
+        mounts += made.mounts
     if "hami-core" in by_mode:
-        edits.env["CUDA_TASK_PRIORITY"] = str(grant.priority)
-    edits.env[GRANT_VARIABLE] = grant.id
-    edits.env["NVIDIA_VISIBLE_DEVICES"] = ",".join(cards) or "void"
+        env["CUDA_TASK_PRIORITY"] = str(grant.priority)
+    env[GRANT_VARIABLE] = grant.id
+    env["NVIDIA_VISIBLE_DEVICES"] = ",".join(cards) or "void"
+    nodes: tuple[DeviceNode, ...] = ()
     if settings.pass_device_specs:
-        found = [offer for card in cards if (offer := offers.by_uuid.get(card))]
-        edits = edits.merged(Edits(devices=device_nodes(found)))
-    return edits
+        nodes = device_nodes([offer for card in cards if (offer := offers.by_uuid.get(card))])
+    return Edits(env, tuple(mounts), nodes)
 
 
-def device_nodes(offers: Sequence[Offer], exists: Callable[[Path], bool] = Path.exists) -> tuple[DeviceNode, ...]:
+def device_nodes(offers: Sequence[Offer], exists: Callable[[str], bool] = os.path.exists) -> tuple[DeviceNode, ...]:
     """Return the device nodes of the cards; those that the host does not have are left out."""
     own = dict.fromkeys(f"/dev/nvidia{offer.physical.minor}" for offer in offers)
-    present = [path for path in own if exists(Path(path))]
+    present = [path for path in own if exists(path)]
     if present:
-        present += [path for path in _SHARED_NODES if exists(Path(path))]
+        present += [path for path in _SHARED_NODES if exists(path)]
     return tuple(DeviceNode(path, path) for path in present)
 
 

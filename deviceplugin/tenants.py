@@ -15,6 +15,7 @@ from gpuslice.devices.pods import Container, ContainerStatus, Pod
 from gpuslice.devices.quantity import whole_number
 from gpuslice.devices.requests import Role
 
+_RESERVED = annotations.ALLOCATION
 PRIORITY_RESOURCE = "nvidia.com/priority"
 LOW_PRIORITY = 1
 
@@ -49,7 +50,7 @@ class Tenant:
     """No container of the pod will ever run again."""
     terminating: bool = False
     initialized: bool = False
-    """The init containers have ended and hold nothing any more, as the scheduler counts too."""
+    """There are init containers, which have ended and hold nothing any more, as the scheduler counts too."""
     problem: str = ""
     """Why the pod has no usable reservation; empty when it has one."""
 
@@ -75,12 +76,12 @@ class Tenant:
     @cached_property
     def slices(self) -> tuple[str, ...]:
         """Every slice the scheduler gave this pod, repeated when containers take turns on it."""
-        return tuple(share.slice for need in self.needs for share in need.shares)
+        return tuple([share.slice for need in self.needs for share in need.shares])
 
     @cached_property
     def cards(self) -> frozenset[str]:
         """UUIDs of the cards of these slices."""
-        return frozenset(share.card for need in self.needs for share in need.shares)
+        return frozenset([share.card for need in self.needs for share in need.shares])
 
     def share_of(self, card: str) -> tuple[int, int]:
         """Return memory (MiB) and cores (percent) that the pod may use of a card at any one time.
@@ -98,8 +99,9 @@ class Tenant:
     def _peak(self, card: str) -> tuple[int, int]:
         peak_memory = peak_cores = sidecar_memory = sidecar_cores = app_memory = app_cores = 0
         for need in self.needs:
-            memory = sum(share.memory_mib for share in need.shares if share.card == card)
-            cores = sum(share.core_percent for share in need.shares if share.card == card)
+            there = [share for share in need.shares if share.card == card]
+            memory = sum([share.memory_mib for share in there])
+            cores = sum([share.core_percent for share in there])
             match need.role:
                 case Role.SIDECAR:
                     sidecar_memory, sidecar_cores = sidecar_memory + memory, sidecar_cores + cores
@@ -163,34 +165,23 @@ def read_tenant(pod: Pod, *, node: str, resources: Collection[str], schedulers: 
                 "delete the pod so that it is scheduled anew"
             )
         needs.append(Need(container.name, role, resource, count, shares, _priority(container)))
-    return Tenant(
-        uid=pod.metadata.uid,
-        namespace=pod.metadata.namespace,
-        name=pod.metadata.name,
-        needs=tuple(needs),
-        started=_started(pod),
-        terminal=pod.is_terminal,
-        terminating=pod.is_terminating,
-        initialized=_initialized(pod),
-        problem=problem,
-    )
+    metadata = pod.metadata
+    return Tenant(metadata.uid, metadata.namespace, metadata.name, tuple(needs), *_state(pod), problem)
 
 
 def asks_the_same(pod: Pod, before: Pod) -> bool:
     """Tell whether a pod differs in its state at most from what it was before: it has the same needs then."""
-    reserved, reserved_before = (p.metadata.annotations.get(annotations.ALLOCATION) for p in (pod, before))
-    return pod.metadata.uid == before.metadata.uid and reserved == reserved_before and pod.spec == before.spec
+    now, then = pod.metadata, before.metadata
+    reserved, reserved_then = now.annotations.get(_RESERVED), then.annotations.get(_RESERVED)
+    return now.uid == then.uid and reserved == reserved_then and pod.spec == before.spec
 
 
 def in_state_of(tenant: Tenant, pod: Pod) -> Tenant:
     """Return the tenant as its changed pod is now: itself where nothing changed that matters. See `asks_the_same`."""
-    started, initialized = _started(pod), _initialized(pod)
-    state = (started, pod.is_terminal, pod.is_terminating, initialized)
+    started, terminal, terminating, initialized = state = _state(pod)
     if state == (tenant.started, tenant.terminal, tenant.terminating, tenant.initialized):
         return tenant
-    changed = replace(
-        tenant, started=started, terminal=pod.is_terminal, terminating=pod.is_terminating, initialized=initialized
-    )
+    changed = replace(tenant, started=started, terminal=terminal, terminating=terminating, initialized=initialized)
     # What was worked out of the needs alone is as good as before.
     known = vars(tenant)
     kept = (*_OF_NEEDS, "_shares_of_cards") if initialized == tenant.initialized else _OF_NEEDS
@@ -228,7 +219,7 @@ def _priority(container: Container) -> int:
 
 
 def _reservation(pod: Pod, node: str, schedulers: Collection[str]) -> tuple[PodAllocation | None, str]:
-    text = pod.metadata.annotations.get(annotations.ALLOCATION)
+    text = pod.metadata.annotations.get(_RESERVED)
     if text is None or (schedulers and pod.spec.scheduler_name not in schedulers):
         return None, (
             f"pod {pod.full_name} was not placed by the gpuslice scheduler; set spec.schedulerName to "
@@ -251,6 +242,11 @@ _whole_number = lru_cache(maxsize=64)(whole_number)
 _decode_allocation = lru_cache(maxsize=256)(annotations.decode_allocation)
 
 
+def _state(pod: Pod) -> tuple[frozenset[str], bool, bool, bool]:
+    """Return which containers have started, and whether the pod is terminal, terminating, initialized."""
+    return _started(pod), pod.is_terminal, pod.is_terminating, _initialized(pod)
+
+
 def _started(pod: Pod) -> frozenset[str]:
     statuses: tuple[ContainerStatus, ...] = (
         *(pod.status.init_container_statuses or ()),
@@ -266,6 +262,9 @@ def _started(pod: Pod) -> frozenset[str]:
 
 
 def _initialized(pod: Pod) -> bool:
+    if not pod.spec.init_containers:
+        # It says nothing of what the pod holds.
+        return False
     for condition in pod.status.conditions or ():
         if condition.type == "Initialized":
             return condition.status == "True"
