@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from deviceplugin.devicelist import DeviceList
 from gpuslice.devices.errors import GpusliceError
@@ -63,7 +63,10 @@ class Backend(Protocol):
         """What ListAndWatch sends."""
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Name exactly `size` IDs of `available` that the kubelet should take. Never raises."""
+        """Name exactly `size` IDs of `available` that the kubelet should take. Never raises.
+
+        Within about three seconds: the kubelet sets no deadline, and admits no other pod meanwhile.
+        """
 
     def allocate(self, ids: Sequence[str]) -> Edits:
         """Answer an Allocate at once: a lookup, no call to anybody.
@@ -78,3 +81,12 @@ class Backend(Protocol):
         Raises:
             Refused: not now; the kubelet asks again in 10 to 14 seconds.
         """
+
+
+@runtime_checkable
+class ForeseesAnswers(Protocol):
+    """A backend that knows after a preference what the Allocate right after it will most likely be answered."""
+
+    @property
+    def expected(self) -> Edits | None:
+        """What the next `allocate` is likely to return, the very object; None when that cannot be told."""

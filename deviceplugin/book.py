@@ -88,6 +88,15 @@ class Preference:
     """The IDs are the scheduler's slices of the container, all of them and no other."""
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """A grant that has not been asked for yet, and what it was made of."""
+
+    grant: Grant
+    tenant: Tenant
+    preference: Preference
+
+
 def _no_modes(_shares: Iterable[SliceShare]) -> Mapping[str, str]:
     return {}
 
@@ -319,28 +328,57 @@ class Book:
 
         A grant with identity UNMANAGED belongs to no pod of our scheduler; the caller applies its policy.
         """
-        wanted = frozenset(ids)
-        tenant, need, identity = self._container_for(wanted)
-        self._preference = None
-        if tenant is None or need is None:
-            grant = Grant(grant_id, self.resource, wanted, "", "", Identity.UNMANAGED)
-        else:
-            self._count_in(tenant.uid, need.container)
-            grant = Grant(
-                id=grant_id,
-                resource=self.resource,
-                ids=wanted,
-                uid=tenant.uid,
-                container=need.container,
-                identity=identity,
-                pod=tenant.full_name,
-                shares=need.shares,
-                priority=need.priority,
-                late=late,
-                modes=modes_of(need.shares),
-            )
-        self.grants[grant_id] = grant
+        grant = self._grant_for(frozenset(ids), grant_id, late, modes_of)
+        self._enter(grant)
         return grant
+
+    def _grant_for(
+        self, wanted: frozenset[str], grant_id: str, late: bool, modes_of: Callable[..., Mapping[str, str]]
+    ) -> Grant:
+        tenant, need, identity = self._container_for(wanted)
+        if tenant is None or need is None:
+            return Grant(grant_id, self.resource, wanted, "", "", Identity.UNMANAGED)
+        return Grant(
+            id=grant_id,
+            resource=self.resource,
+            ids=wanted,
+            uid=tenant.uid,
+            container=need.container,
+            identity=identity,
+            pod=tenant.full_name,
+            shares=need.shares,
+            priority=need.priority,
+            late=late,
+            modes=modes_of(need.shares),
+        )
+
+    def _enter(self, grant: Grant) -> None:
+        self._preference = None
+        self.grants[grant.id] = grant
+        if grant.uid:
+            self._count_in(grant.uid, grant.container)
+
+    # -- Allocate, foreseen ---------------------------------------------------------------------------------------
+
+    def foresee(
+        self, grant_id: str, *, late: bool, modes_of: Callable[[Iterable[SliceShare]], Mapping[str, str]]
+    ) -> Foreseen | None:
+        """Return the grant that the next Allocate makes if the kubelet takes what was preferred; None: not certain."""
+        preference = self._preference
+        tenant = self.tenants.get(preference.uid) if preference is not None else None
+        if preference is None or tenant is None or not preference.exact or not tenant.managed:
+            return None
+        return Foreseen(self._grant_for(frozenset(preference.ids), grant_id, late, modes_of), tenant, preference)
+
+    def allocate_as_foreseen(self, foreseen: Foreseen, ids: Collection[str]) -> bool:
+        """Record the foreseen grant, if it is what :meth:`allocate` would make of `ids` now; else change nothing."""
+        grant, tenant = foreseen.grant, foreseen.tenant
+        done = self._progress.get(tenant.uid, ())
+        as_it_was = self.tenants.get(tenant.uid) is tenant and self._preference is foreseen.preference
+        if not as_it_was or grant.container in done or grant.ids != ids:
+            return False
+        self._enter(grant)
+        return True
 
     def _container_for(self, ids: frozenset[str]) -> tuple[Tenant | None, Need | None, Identity]:
         preference = self._preference

@@ -67,7 +67,7 @@ class Follower:
     async def run(self) -> None:
         """Follow until cancelled."""
         config = load_cluster_config(self._kubeconfig, self._context)
-        async with Transport(config, user_agent=COMPONENT, between_lines=self._node.turns.wait) as transport:
+        async with Transport(config, user_agent=COMPONENT) as transport:
             client = KubeClient(transport)
             recorder = EventRecorder(client, COMPONENT, self._node.name)
             self._node.reporter.sink = Events(recorder, self._node.name)

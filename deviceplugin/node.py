@@ -52,25 +52,29 @@ class Turns:
         self._lock = asyncio.Lock()
         self._free = asyncio.Event()
         self._free.set()
-        self._expiry: asyncio.TimerHandle | None = None
+        self._until = 0.0
+        """Loop time at which nobody is held back any more."""
 
     def expect(self) -> None:
         """Hold everybody back until :meth:`arrived`, but not for long: the kubelet may have died."""
-        self.arrived()
         self._free.clear()
-        self._expiry = asyncio.get_running_loop().call_later(_EXPECT_SECONDS, self._free.set)
+        self._until = asyncio.get_running_loop().time() + _EXPECT_SECONDS
 
     def arrived(self) -> None:
         """Let them go on."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
         self._free.set()
 
     async def wait(self) -> None:
         """Return when it is the caller's turn, in the order of coming."""
         async with self._lock:
-            await self._free.wait()
+            loop = asyncio.get_running_loop()
+            while not self._free.is_set() and loop.time() < self._until:
+                # A timer where somebody waits, not for each call: it would wake the event loop for nobody.
+                expiry = loop.call_at(self._until, self._free.set)
+                try:
+                    await self._free.wait()
+                finally:
+                    expiry.cancel()
             await asyncio.sleep(0)
 
 

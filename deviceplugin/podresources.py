@@ -16,6 +16,7 @@ from deviceplugin.book import Listing
 from gpuslice.proto.podresources.v1 import api_pb2 as pb
 from gpuslice.proto.podresources.v1 import api_pb2_grpc as rpc
 
+# With all attempts.
 _CALL_SECONDS = 1.0
 _RETRY_SECONDS = 0.01
 _ATTEMPTS = 10
@@ -35,22 +36,29 @@ class PodResources:
         self._socket = socket
         self._channel: grpc.aio.Channel | None = None
         self._stub: rpc.PodResourcesListerAsyncStub | None = None
+        self._answered = False
         self.failures = 0
 
     async def list(self, resource: str) -> Listing | None:
         """Return every pod's devices of one resource, or None when the kubelet does not answer in time."""
-        if not self._has_socket():
+        # Where it answered last time the file system need not be asked: if it is gone, the call fails at once.
+        if not self._answered and not self._has_socket():
             return None
         stub = self._stub or self._open()
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _CALL_SECONDS
         for attempt in range(_ATTEMPTS):
             try:
-                answer = await stub.List(pb.ListPodResourcesRequest(), timeout=_CALL_SECONDS)
-                return _Listed(answer, resource)
+                answer = await stub.List(pb.ListPodResourcesRequest(), timeout=deadline - clock())
             except grpc.aio.AioRpcError as error:
+                self._answered = False
                 self.failures += 1
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or attempt == _ATTEMPTS - 1:
                     return None
                 await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                self._answered = True
+                return _Listed(answer, resource)
         return None
 
     def _has_socket(self) -> bool:

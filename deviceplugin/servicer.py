@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 import grpc
 import structlog
 
-from deviceplugin.backend import Backend, Edits
+from deviceplugin.backend import Backend, Edits, ForeseesAnswers
 from deviceplugin.devicelist import Device
 from deviceplugin.metrics import PluginMetrics
 from gpuslice.devices.errors import GpusliceError
@@ -20,8 +20,6 @@ log = structlog.get_logger()
 OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 # The kubelet shows about 3 kB of an error in the pod's status.
 _MAX_TEXT = 3000
-# The kubelet sets no deadline on these calls and admits no other pod meanwhile.
-_PREFERENCE_DEADLINE_SECONDS = 3.0
 
 
 class Streams:
@@ -61,6 +59,12 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
         self._backend = backend
         self._streams = streams
         self._metrics = metrics
+        self._foresees = backend if isinstance(backend, ForeseesAnswers) else None
+        self._ready: tuple[Edits, pb.ContainerAllocateResponse] | None = None
+        """What the next Allocate is likely to be answered, made while nobody waits for it."""
+        self._prefer_seconds, self._allocate_seconds, self._prestart_seconds = (
+            metrics.seconds.labels(backend.resource, call) for call in ("prefer", "allocate", "prestart")
+        )
 
     async def GetDevicePluginOptions(  # noqa: N802  the names are fixed by the kubelet API
         self, request: pb.Empty, context: "grpc.aio.ServicerContext[pb.Empty, pb.DevicePluginOptions]"
@@ -100,22 +104,20 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
         response = pb.PreferredAllocationResponse()
         for container in request.container_requests:
             response.container_responses.add(deviceIDs=await self._prefer(container))
+        edits = self._foresees.expected if self._foresees is not None else None
+        self._ready = (edits, _answer(edits)) if edits is not None else None
         return response
 
     async def _prefer(self, container: pb.ContainerPreferredAllocationRequest) -> Sequence[str]:
         available, must = list(container.available_deviceIDs), list(container.must_include_deviceIDs)
         started = time.perf_counter()
         try:
-            async with asyncio.timeout(_PREFERENCE_DEADLINE_SECONDS):
-                return await self._backend.prefer(available, must, container.allocation_size)
-        except (TimeoutError, GpusliceError) as error:
-            log.warning("preference_failed", resource=self._backend.resource, error=str(error) or type(error).__name__)
-            return must
+            return await self._backend.prefer(available, must, container.allocation_size)
         except Exception:
             log.exception("preference_crashed", resource=self._backend.resource)
             return must
         finally:
-            self._metrics.seconds.labels(self._backend.resource, "prefer").observe(time.perf_counter() - started)
+            self._prefer_seconds.observe(time.perf_counter() - started)
 
     async def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: "grpc.aio.ServicerContext[pb.AllocateRequest, pb.AllocateResponse]"
@@ -135,8 +137,11 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
                 await context.abort(
                     grpc.StatusCode.INTERNAL, _crash(self._backend.resource, container.devices_ids, error)
                 )
-            response.container_responses.append(_answer(edits))
-        self._metrics.seconds.labels(self._backend.resource, "allocate").observe(time.perf_counter() - started)
+            ready, self._ready = self._ready, None
+            made = ready[1] if ready is not None and ready[0] is edits else _answer(edits)
+            response.container_responses.append(made)
+        # Counted when the answer is on its way.
+        asyncio.get_running_loop().call_soon(self._allocate_seconds.observe, time.perf_counter() - started)
         return response
 
     async def PreStartContainer(  # noqa: N802
@@ -156,7 +161,7 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
             log.exception("prestart_crashed", ids=sorted(request.devices_ids))
             await context.abort(grpc.StatusCode.INTERNAL, _crash(self._backend.resource, request.devices_ids, error))
         finally:
-            self._metrics.seconds.labels(self._backend.resource, "prestart").observe(time.perf_counter() - started)
+            self._prestart_seconds.observe(time.perf_counter() - started)
         return pb.PreStartContainerResponse()
 
 
@@ -176,16 +181,12 @@ def _device(device: Device) -> pb.Device:
 
 
 def _answer(edits: Edits) -> pb.ContainerAllocateResponse:
-    return pb.ContainerAllocateResponse(
-        envs=edits.env,
-        mounts=[
-            pb.Mount(container_path=m.container_path, host_path=m.host_path, read_only=m.read_only)
-            for m in edits.mounts
-        ],
-        devices=[
-            pb.DeviceSpec(container_path=d.container_path, host_path=d.host_path, permissions=d.permissions)
-            for d in edits.devices
-        ],
-        annotations=edits.annotations,
-        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
-    )
+    # Most answers are a variable and the name of a CDI device.
+    answer = pb.ContainerAllocateResponse(envs=edits.env, annotations=edits.annotations)
+    for mount in edits.mounts:
+        answer.mounts.add(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+    for node in edits.devices:
+        answer.devices.add(container_path=node.container_path, host_path=node.host_path, permissions=node.permissions)
+    for name in edits.cdi_devices:
+        answer.cdi_devices.add(name=name)
+    return answer

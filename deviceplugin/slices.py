@@ -10,10 +10,12 @@ from prometheus_client import Counter
 
 from deviceplugin import checkpoint, offers, sharing
 from deviceplugin.backend import Edits, Refused
-from deviceplugin.book import Book, Grant, Identity
+from deviceplugin.book import Book, Foreseen, Grant, Identity
 from deviceplugin.devicelist import DeviceList
 from deviceplugin.guard import Owner, conflicts, overload
 from deviceplugin.node import Node
+from deviceplugin.nodeconfig import NodeSettings
+from deviceplugin.offers import Offers
 from deviceplugin.tenants import Tenant
 from gpuslice.devices.allocation import SliceShare
 from gpuslice.devices.errors import BadConfiguration
@@ -34,6 +36,17 @@ class _Start:
     """None: the pod is not in our view any more, and the grant was confirmed before."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """An answer to Allocate, and what it was made of."""
+
+    foreseen: Foreseen
+    edits: Edits
+    settings: NodeSettings
+    offers: Offers
+    list_version: int
+
+
 class SliceBackend:
     """Serves one resource of the node."""
 
@@ -44,6 +57,7 @@ class SliceBackend:
         self._node = node
         self._listed = False
         """podresources answered in the last GetPreferredAllocation."""
+        self._ahead: _Ahead | None = None
         self._counters: dict[tuple[Counter, str], Counter] = {}
 
     def _count(self, counter: Counter, outcome: str) -> None:
@@ -85,8 +99,36 @@ class SliceBackend:
                         admission = self.book.admission(listing)
             except TimeoutError:
                 log.warning("admission_unknown", resource=self.resource, size=size)
+        preferred = self.book.prefer(admission, available, must_include, size).ids
+        self._answer_ahead()
         self._node.turns.expect()
-        return self.book.prefer(admission, available, must_include, size).ids
+        return preferred
+
+    def _answer_ahead(self) -> None:
+        """Prepare the answer to the Allocate that is about to come: a pod is waiting for that one."""
+        node = self._node
+        strategy = node.settings.device_list_strategy
+        self._ahead = None
+        if not sharing.names_cards_late(strategy):
+            return
+        foreseen = self.book.foresee(secrets.token_hex(8), late=True, modes_of=self._modes)
+        if foreseen is not None and foreseen.grant.ids <= self.devices.ids:
+            edits = sharing.late_answer(foreseen.grant, strategy)
+            self._ahead = _Ahead(foreseen, edits, node.settings, node.offers, self.devices.version)
+
+    @property
+    def expected(self) -> Edits | None:
+        """What the next Allocate is answered if the kubelet takes what was preferred, as far as that is known."""
+        return self._ahead.edits if self._ahead is not None else None
+
+    def _answered_ahead(self, ids: Collection[str]) -> _Ahead | None:
+        """Return the prepared answer, if nothing has changed that it was made of."""
+        ahead, self._ahead = self._ahead, None
+        node = self._node
+        if ahead is None or ahead.settings is not node.settings or ahead.list_version != self.devices.version:
+            return None
+        same = ahead.offers is node.offers and self.book.allocate_as_foreseen(ahead.foreseen, ids)
+        return ahead if same else None
 
     # -- Allocate -------------------------------------------------------------------------------------------------
 
@@ -97,9 +139,14 @@ class SliceBackend:
         created; should this process end in between, the kubelet's checkpoint still has the grant's name.
         """
         self._node.turns.arrived()
-        if not ids or len(set(ids)) != len(ids):
+        wanted = frozenset(ids)
+        if not wanted or len(wanted) != len(ids):
             raise Refused(f"{self.resource}: the kubelet asked for no device, or for one device twice: {sorted(ids)}")
-        if unknown := sorted(set(ids) - self.devices.ids):
+        if ahead := self._answered_ahead(wanted):
+            # The answer is on its way by then.
+            asyncio.get_running_loop().call_soon(self._note_allocated, ahead.foreseen.grant)
+            return ahead.edits
+        if unknown := sorted(wanted - self.devices.ids):
             raise Refused(f"{self.resource}: unknown devices {', '.join(unknown[:5])}; the kubelet's list is outdated")
         node = self._node
         strategy = node.settings.device_list_strategy
@@ -109,16 +156,19 @@ class SliceBackend:
         if tenant is None or not tenant.managed:
             grant = self._unmanaged(grant, tenant)
             grant = self.book.settle(grant.id, late=late, modes=self._modes(grant.shares))
-        self._count(node.metrics.identity, grant.identity.value)
-        exact = grant.ids == {share.slice for share in grant.shares}
-        self._count(node.metrics.steered, "exact" if exact else "other")
         if not late:
             grant = self.book.name(grant.id)
-        log.info("allocated", pod=grant.pod, container=grant.container, grant=grant.id, identity=grant.identity.value)
+        self._note_allocated(grant)
         if late:
             return sharing.late_answer(grant, strategy)
         edits = sharing.describe(grant, node.offers, node.settings, node.delivery.paths(grant.id))
         return sharing.early_answer(grant, edits, strategy)
+
+    def _note_allocated(self, grant: Grant) -> None:
+        self._count(self._node.metrics.identity, grant.identity.value)
+        exact = grant.ids == {share.slice for share in grant.shares}
+        self._count(self._node.metrics.steered, "exact" if exact else "other")
+        log.info("allocated", pod=grant.pod, container=grant.container, grant=grant.id, identity=grant.identity.value)
 
     def _modes(self, shares: Iterable[SliceShare]) -> dict[str, str]:
         by_uuid = self._node.offers.by_uuid

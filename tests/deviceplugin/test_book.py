@@ -1,5 +1,6 @@
 """Who is being admitted and what it gets, call by call, without a kubelet."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -121,6 +122,51 @@ def test_a_withdrawn_grant_leaves_its_container_waiting() -> None:
     admit(made, listing(p={"c": []}))
     made.withdraw("g0")
     assert [t.name for t in made.waiting()] == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("between", "ids", "foreseen"),
+    [
+        pytest.param(lambda _: None, [at(0, 0)], True, id="the kubelet takes what was preferred"),
+        pytest.param(lambda _: None, [at(3, 3)], False, id="the kubelet takes something else"),
+        pytest.param(lambda made: made.see(Q), [at(0, 0)], True, id="another pod comes"),
+        pytest.param(lambda made: made.see(replace(P, terminating=True)), [at(0, 0)], False, id="the pod changes"),
+        pytest.param(lambda made: made.forget(P.uid), [at(0, 0)], False, id="the pod is gone"),
+        pytest.param(lambda made: made.allocate([at(0, 0)], "x"), [at(0, 0)], False, id="it was allocated already"),
+        pytest.param(
+            lambda made: made.prefer(made.admission(None), ALL, [], 1), [at(0, 0)], False, id="another is asked for"
+        ),
+    ],
+)
+def test_a_grant_is_foreseen_only_while_nothing_has_changed(
+    between: Callable[[Book], object], ids: list[str], foreseen: bool
+) -> None:
+    made, plain = book(P), book(P)
+    for each in (made, plain):
+        each.prefer(each.admission(None), ALL, [], 1)
+    ahead = made.foresee("g0", late=True, modes_of=lambda _: {})
+    assert ahead is not None
+    between(made)
+    before = dict(made.grants)
+    assert made.allocate_as_foreseen(ahead, frozenset(ids)) is foreseen
+    made.check_invariants()
+    if foreseen:
+        assert (made.grants["g0"], P in made.waiting()) == (plain.allocate(ids, "g0"), False)
+    else:
+        assert made.grants == before
+
+
+@pytest.mark.parametrize(
+    ("pod", "offered"),
+    [
+        pytest.param(replace(P, problem="not ours"), ALL, id="a pod of another scheduler"),
+        pytest.param(P, [at(3, 3)], id="its slice is not on offer"),
+    ],
+)
+def test_what_is_not_certain_is_not_foreseen(pod: Tenant, offered: list[str]) -> None:
+    made = book(pod)
+    made.prefer(made.admission(None), offered, [], 1)
+    assert made.foresee("g0", late=True, modes_of=lambda _: {}) is None
 
 
 def test_reused_ids_of_an_init_container_need_no_preference() -> None:
