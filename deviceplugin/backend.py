@@ -1,19 +1,20 @@
 """What stands behind a device plugin's five calls: cards of our own, or any other device described in a file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from deviceplugin.devicelist import DeviceList
 from gpuslice.devices.errors import GpusliceError
+from gpuslice.devices.value import Value
 
 
 class Refused(GpusliceError):
     """A call of the kubelet is answered with an error on purpose; the text reaches the pod's status."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Value, frozen=True):
     """A bind mount into the container."""
 
     host_path: str
@@ -21,8 +22,7 @@ class Mount:
     read_only: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceNode(Value, frozen=True):
     """A device node made available in the container. `permissions` is a subset of ``rwm``."""
 
     host_path: str
@@ -30,15 +30,14 @@ class DeviceNode:
     permissions: str = "rw"
 
 
-@dataclass(frozen=True, slots=True)
-class Edits:
+class Edits(Value, frozen=True):
     """Everything an allocation adds to its container, in whatever way the runtime is told."""
 
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = msgspec.field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
     devices: tuple[DeviceNode, ...] = ()
     cdi_devices: tuple[str, ...] = ()
-    annotations: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
     def merged(self, other: "Edits") -> "Edits":
         """Return both together; `other` wins where a variable or annotation is named twice."""

@@ -18,6 +18,7 @@ from enum import Enum
 from deviceplugin.tenants import LOW_PRIORITY, Need, Tenant
 from gpuslice.devices.allocation import SliceShare
 from gpuslice.devices.requests import Role
+from gpuslice.devices.value import Value
 
 Listing = Mapping[tuple[str, str], Mapping[str, frozenset[str]]]
 """podresources List: (namespace, pod) to container to device IDs of this resource."""
@@ -68,16 +69,14 @@ class Grant:
     """``namespace/name`` of the pod that Allocate took the container to be of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(Value, frozen=True):
     """The pod in admission. `tenant` is None when nobody we know waits for devices."""
 
     tenant: Tenant | None
     identity: Identity
 
 
-@dataclass(frozen=True, slots=True)
-class Preference:
+class Preference(Value, frozen=True):
     """The answer to GetPreferredAllocation."""
 
     ids: tuple[str, ...]
@@ -88,8 +87,7 @@ class Preference:
     """The IDs are the scheduler's slices of the container, all of them and no other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Foreseen:
+class Foreseen(Value, frozen=True):
     """A grant that has not been asked for yet, and what it was made of."""
 
     grant: Grant

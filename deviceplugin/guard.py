@@ -7,20 +7,19 @@ user through `kubectl describe pod`.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from deviceplugin.backend import Refused
 from deviceplugin.cgroups import PodProcesses
 from deviceplugin.offers import Offers
 from deviceplugin.tenants import Tenant
+from gpuslice.devices.value import Value
 
 # The kubelet gives a PreStartContainer 30 s.
 WAIT_SECONDS = 25.0
 _LOOK_AGAIN_SECONDS = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(Value, frozen=True):
     """Two living pods on one slice."""
 
     slice: str
@@ -30,8 +29,7 @@ class Conflict:
     """UID of the pod that wants it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Value, frozen=True):
     """The pod that a slice was last delivered to."""
 
     uid: str

@@ -6,7 +6,6 @@ strategies differ in how the cards are named to the runtime.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin import cdi
@@ -15,6 +14,7 @@ from deviceplugin.book import Grant
 from deviceplugin.nodeconfig import ListStrategy, NodeSettings
 from deviceplugin.offers import Offer, Offers
 from gpuslice.devices.allocation import SliceShare
+from gpuslice.devices.value import Value
 
 CONTAINER_DIRECTORY = "/var/run/gpuslice"
 CONTAINER_LIBRARY = "/usr/local/gpuslice/libvgpu.so"
@@ -23,8 +23,7 @@ _VOLUME_MOUNTS_ROOT = "/var/run/nvidia-container-devices"
 _SHARED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
-@dataclass(frozen=True, slots=True)
-class HostPaths:
+class HostPaths(Value, frozen=True):
     """Where the grant's files are on the host."""
 
     directory: Path

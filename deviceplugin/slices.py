@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 from prometheus_client import Counter
@@ -19,6 +19,7 @@ from deviceplugin.offers import Offers
 from deviceplugin.tenants import Tenant
 from gpuslice.devices.allocation import SliceShare
 from gpuslice.devices.errors import BadConfiguration
+from gpuslice.devices.value import Value
 
 log = structlog.get_logger(__name__)
 
@@ -27,8 +28,7 @@ _WATCH_SECONDS = 2.0
 _LIST_AGAIN_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
+class _Start(Value, frozen=True):
     """A container that may be the one about to start."""
 
     grant: Grant
@@ -36,8 +36,7 @@ class _Start:
     """None: the pod is not in our view any more, and the grant was confirmed before."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
+class _Ahead(Value, frozen=True):
     """An answer to Allocate, and what it was made of."""
 
     foreseen: Foreseen

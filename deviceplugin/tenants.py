@@ -14,14 +14,14 @@ from gpuslice.devices.errors import BadAnnotation, BadQuantity
 from gpuslice.devices.pods import Container, ContainerStatus, Pod
 from gpuslice.devices.quantity import whole_number
 from gpuslice.devices.requests import Role
+from gpuslice.devices.value import Value
 
 _RESERVED = annotations.ALLOCATION
 PRIORITY_RESOURCE = "nvidia.com/priority"
 LOW_PRIORITY = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Value, frozen=True):
     """What one container asks of one resource."""
 
     container: str
