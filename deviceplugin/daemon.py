@@ -154,8 +154,9 @@ class Daemon:
                     await self._add_generic(description)
                 if self.settings.gpus:
                     group.create_task(self.cards.run())
-                    group.create_task(self._follow())
+                    # First: following loads modules, which holds up whoever is told of the registration after it.
                     group.create_task(self._time_registration())
+                    group.create_task(self._follow())
                 group.create_task(self._shrink())
         finally:
             await self.mps.close()

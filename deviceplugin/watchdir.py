@@ -41,6 +41,8 @@ class DirectoryWatch:
         self._changed = changed
         self._descriptor = -1
         self._watched: _Watched = ()
+        self._marks: list[int] = []
+        """What the kernel calls them."""
 
     def ensure(self, *files: Path) -> bool:
         """Start watching, or start anew when the directory was replaced; tell whether anything is watched now.
@@ -55,16 +57,20 @@ class DirectoryWatch:
             return False
         if self._descriptor >= 0 and self._watched == wanted:
             return True
-        self.close()
         libc = ctypes.CDLL(None, use_errno=True)
-        descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if descriptor < 0:
-            return False
-        if any(libc.inotify_add_watch(descriptor, os.fsencode(path), mask) < 0 for path, mask in masks.items()):
-            os.close(descriptor)
+        if self._descriptor < 0:
+            self._descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._descriptor < 0:
+                return False
+            asyncio.get_running_loop().add_reader(self._descriptor, self._drain)
+        # Not by a new descriptor: to close one takes the kernel up to 20 ms.
+        for mark in self._marks:
+            libc.inotify_rm_watch(self._descriptor, mark)
+        self._marks = [libc.inotify_add_watch(self._descriptor, os.fsencode(p), mask) for p, mask in masks.items()]
+        if min(self._marks) < 0:
+            self.close()
             return self.ensure() if files else False
-        self._descriptor, self._watched = descriptor, wanted
-        asyncio.get_running_loop().add_reader(descriptor, self._drain)
+        self._watched = wanted
         return True
 
     def close(self) -> None:
@@ -72,7 +78,7 @@ class DirectoryWatch:
         if self._descriptor >= 0:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
-            self._descriptor, self._watched = -1, ()
+            self._descriptor, self._watched, self._marks = -1, (), []
 
     def _drain(self) -> None:
         # Once: what is left, if anything is, makes the event loop call again.
