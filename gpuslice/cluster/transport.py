@@ -1,7 +1,7 @@
 """HTTP to the API server: a few connections that calls share; each watch has one of its own."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Self
 from urllib.parse import quote, urlencode
 
@@ -20,11 +20,6 @@ _LINES_AT_ONCE = 4
 _IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 
 
-async def _next_round() -> None:
-    """Give everybody else one round of the event loop."""
-    await asyncio.sleep(0)
-
-
 class Transport:
     """An open door to one API server; use it as an async context manager, from one event loop."""
 
@@ -34,14 +29,12 @@ class Transport:
         *,
         connections: int = 4,
         user_agent: str = "gpuslice",
-        between_lines: Callable[[], Awaitable[None]] | None = None,
         moments: SpareMoments | None = None,
     ) -> None:
         """Prepare; ``connections`` bounds the calls at one time, watches do not count.
 
         What a watch brings at once is handed over a few lines at a time, with a round of the event loop for others in
-        between; with ``between_lines`` it is one line at a time, and that is awaited instead. With ``moments`` it waits
-        for a spare one.
+        between. With ``moments`` it waits for a spare one.
 
         Raises:
             BadConfiguration: the cluster is reached through a proxy of a kind that we do not know.
@@ -50,8 +43,6 @@ class Transport:
         self._route = Route(config)
         headers = {"Host": self._route.authority, "User-Agent": user_agent, "Accept": JSON, **self._route.headers}
         self._headers = _fields(headers)
-        self._lines_at_once = _LINES_AT_ONCE if between_lines is None else 1
-        self._between_lines = between_lines or _next_round
         self._put_off = None if moments is None else moments.put_off
         self._turns = asyncio.Semaphore(connections)
         self._idle: list[Connection] = []
@@ -133,12 +124,12 @@ class Transport:
                         self._credentials.forget()
                     raise _refusal(label, answer)
                 lines.put_off = self._put_off
-                while some := await lines.take(self._lines_at_once):
+                while some := await lines.take(_LINES_AT_ONCE):
                     for line in some:
                         yield line
                     if lines.waiting:
                         # Nobody's call waits for a hundred changes.
-                        await self._between_lines()
+                        await asyncio.sleep(0)
             finally:
                 connection.abort()
         except (BadAnswer, OSError) as error:

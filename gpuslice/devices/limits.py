@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 
 from gpuslice.devices import limits_layout as layout
@@ -26,6 +27,8 @@ from gpuslice.devices.wholefile import write_whole
 
 MIB = 1 << 20
 _LAUNCH_BYTES = layout.STATE_DEVICE_LAST_LAUNCH_NS.offset + struct.calcsize(layout.STATE_DEVICE_LAST_LAUNCH_NS.format)
+_KEPT = 64
+"""Contents that are remembered, 3 KiB each."""
 _KIND_NAMES = ("data", "pool", "graph", "vmm", "array", "managed", "module", "context")
 
 
@@ -158,13 +161,15 @@ def write_limits(path: Path, devices: Sequence[DeviceLimit]) -> None:
     Raises:
         BadLimitsFile: A limit is out of its range, a device is named twice, or an existing file is not a limits file.
     """
-    records = _encode_records(path, devices)
-    if path.exists():
-        _rewrite(path, records, len(devices))
-        return
-    sequence_zero = _header(records, len(devices), sequence=2, epoch=1)
-    body = sequence_zero + records + bytes(layout.LIMITS_FILE_SIZE - layout.LIMITS_HINTS_AT)
-    write_whole(path, body, 0o644)
+    wanted = tuple(devices)
+    try:
+        records, first = _encode_records(wanted), _first_content(wanted)
+    except _NotEncodable as error:
+        raise BadLimitsFile(path, error.problem, error.remedy) from error
+    if os.path.exists(path):
+        _rewrite(path, records, len(wanted))
+    else:
+        write_whole(path, first, 0o644)
 
 
 def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
@@ -306,30 +311,45 @@ def _put(view: bytearray | mmap.mmap, base: int, member: layout.Field, value: in
     struct.pack_into(member.format, view, base + member.offset, value)
 
 
-def _check(path: Path, devices: Sequence[DeviceLimit]) -> None:
-    remedy = "correct the allocation of this container"
+class _NotEncodable(ValueError):
+    def __init__(self, problem: str, remedy: str = "correct the allocation of this container") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+
+
+def _check(devices: Sequence[DeviceLimit]) -> None:
     if len(devices) > layout.MAX_DEVICES:
-        raise BadLimitsFile(path, f"{len(devices)} devices, at most {layout.MAX_DEVICES} fit", remedy)
+        raise _NotEncodable(f"{len(devices)} devices, at most {layout.MAX_DEVICES} fit")
     if len({device.uuid for device in devices}) != len(devices):
-        raise BadLimitsFile(path, "a device is named twice", remedy)
+        raise _NotEncodable("a device is named twice")
     for device in devices:
         if device.memory_mib is not None and not 1 <= device.memory_mib <= 1 << 40:
-            raise BadLimitsFile(path, f"{device.uuid}: memory_mib {device.memory_mib} is not 1 or more", remedy)
+            raise _NotEncodable(f"{device.uuid}: memory_mib {device.memory_mib} is not 1 or more")
         if not 0 <= device.core_percent <= 100:
-            raise BadLimitsFile(path, f"{device.uuid}: core_percent {device.core_percent} is not 0..100", remedy)
+            raise _NotEncodable(f"{device.uuid}: core_percent {device.core_percent} is not 0..100")
         if not 0 <= device.spill_mib <= (device.memory_mib or 0):
-            raise BadLimitsFile(path, f"{device.uuid}: spill_mib {device.spill_mib} exceeds memory_mib", remedy)
+            raise _NotEncodable(f"{device.uuid}: spill_mib {device.spill_mib} exceeds memory_mib")
 
 
-def _encode_records(path: Path, devices: Sequence[DeviceLimit]) -> bytes:
-    _check(path, devices)
+@lru_cache(maxsize=_KEPT)
+def _first_content(devices: tuple[DeviceLimit, ...]) -> bytes:
+    """Return a new file; containers come in few sizes, and there are as many cards as there are."""
+    records = _encode_records(devices)
+    header = _header(records, len(devices), sequence=2, epoch=1)
+    return header + records + bytes(layout.LIMITS_FILE_SIZE - layout.LIMITS_HINTS_AT)
+
+
+@lru_cache(maxsize=_KEPT)
+def _encode_records(devices: tuple[DeviceLimit, ...]) -> bytes:
+    _check(devices)
     out = bytearray(layout.LIMITS_HINTS_AT - layout.LIMITS_RECORDS_AT)
     for row, device in enumerate(devices):
         base = row * layout.LIMITS_RECORD_SIZE
         try:
             _put(out, base, layout.LIMITS_RECORD_UUID, uuid_to_bytes(device.uuid))
         except ValueError as error:
-            raise BadLimitsFile(path, str(error), "use the UUID that NVML reports") from error
+            raise _NotEncodable(str(error), "use the UUID that NVML reports") from error
         memory = layout.NO_MEMORY_LIMIT if device.memory_mib is None else device.memory_mib * MIB
         _put(out, base, layout.LIMITS_RECORD_MEMORY_BYTES, memory)
         _put(out, base, layout.LIMITS_RECORD_SPILL_BYTES, device.spill_mib * MIB)

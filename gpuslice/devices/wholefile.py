@@ -15,7 +15,8 @@ def write_whole(path: Path, content: bytes, mode: int | None = None) -> None:
     Raises:
         OSError: The file is as it was.
     """
-    partial = os.path.join(path.parent, f".{path.name}.{os.getpid()}")
+    directory, name = os.path.split(path)
+    partial = os.path.join(directory, f".{name}.{os.getpid()}")
     # Not through Python's file objects: those take three system calls more.
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:

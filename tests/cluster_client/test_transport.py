@@ -255,19 +255,6 @@ async def test_others_have_a_round_after_every_few_lines() -> None:
     assert rounds - {10} == {0, 4, 8}
 
 
-async def test_who_says_what_happens_between_lines_gets_them_one_by_one() -> None:
-    seen: list[bytes] = []
-    turns: list[int] = []
-
-    async def turn() -> None:
-        turns.append(len(seen))
-
-    async with talking(TEN_LINES, between_lines=turn) as (transport, _):
-        async for line in transport.stream("/w", query={}):
-            seen.append(line)  # noqa: PERF401  others look at it meanwhile
-    assert turns == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-
-
 async def test_what_a_watch_brings_waits_for_a_spare_moment() -> None:
     class Noted(SpareMoments):
         """Has no other moments than the test's."""
