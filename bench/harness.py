@@ -7,6 +7,7 @@ the ratio.
 import json
 import math
 import os
+import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from typing import TextIO
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One result. ``ratio`` is value/baseline; both are None where nothing compares."""
+    """One result. ``ratio`` tells value from baseline; both are None where nothing compares."""
 
     name: str
     unit: str
@@ -31,6 +32,15 @@ class Figure:
         """Put a value beside its baseline."""
         ratio = round(value / baseline, 3) if baseline else None
         return cls(name, unit, round(value, 4), round(baseline, 4), ratio, target)
+
+    @classmethod
+    def paired(
+        cls, name: str, unit: str, values: Sequence[float], baselines: Sequence[float], *, target: float | None = None
+    ) -> "Figure":
+        """Put medians side by side; the ratio is the median of the ratios of each turn, whose mood both have shared."""
+        ratio = statistics.median(value / baseline for value, baseline in zip(values, baselines, strict=True))
+        medians = statistics.median(values), statistics.median(baselines)
+        return cls(name, unit, round(medians[0], 4), round(medians[1], 4), round(ratio, 3), target)
 
     @classmethod
     def alone(cls, name: str, unit: str, value: float, *, target: float | None = None) -> "Figure":
