@@ -226,7 +226,7 @@ def names_that_fit(answer: bytes) -> bytes:
 def best_host(answer: bytes) -> str:
     """Name of the node with 10 points in a HostPriorityList; the baseline scores all alike, then the first one."""
     key = b'"Host":"'
-    ten = answer.find(b'"Score":10')
+    ten = answer.find(b"10}")
     start = answer.rindex(key, 0, ten) if ten >= 0 else answer.index(key)
     start += len(key)
     return answer[start : answer.index(b'"', start)].decode()

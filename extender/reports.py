@@ -4,9 +4,13 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
+import structlog
+
 from gpuslice.cluster.events import Subject
 from gpuslice.cluster.resources import PODS
 from gpuslice.placement.events import PodKey
+
+log = structlog.get_logger(__name__)
 
 REFUSED = "GpuShareRefused"
 EVICTED = "GpuSharePreempted"
@@ -72,7 +76,11 @@ class Reports:
         self._placed = 0
         for _ in range(min(most, len(self._untold))):
             key, message = self._untold.popleft()
-            self.tell(key, "Normal", PLACED, message())
+            try:
+                self.tell(key, "Normal", PLACED, message())
+            except Exception:
+                # Nobody's call is answered here, and the ticks go on whatever it is.
+                log.exception("placement_not_told", pod=str(key))
 
     def settled(self, uid: str) -> None:
         """The pod was placed or is gone: a later refusal is news again."""

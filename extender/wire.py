@@ -122,7 +122,7 @@ class ArgsReader:
             msgspec.MsgspecError: it is not of the expected shape.
         """
         key = len(body) - len(_KEY) - len(self._names) - 1
-        if key > 0 and body.startswith(_KEY, key) and body.startswith(self._names, key + len(_KEY)):
+        if key > 1 and body.startswith(_KEY, key) and body.startswith(self._names, key + len(_KEY)):
             try:
                 # As the sender wrote it without names; the key may be that of an inner object, then this is no JSON.
                 args = args_decoder.decode(body[:key] + body[-1:])

@@ -163,13 +163,12 @@ def write_limits(path: Path, devices: Sequence[DeviceLimit]) -> None:
     """
     wanted = tuple(devices)
     try:
-        records, first = _encode_records(wanted), _first_content(wanted)
+        if os.path.exists(path):
+            _rewrite(path, _encode_records(wanted), len(wanted))
+        else:
+            write_whole(path, _first_content(wanted), 0o644)
     except _NotEncodable as error:
         raise BadLimitsFile(path, error.problem, error.remedy) from error
-    if os.path.exists(path):
-        _rewrite(path, records, len(wanted))
-    else:
-        write_whole(path, first, 0o644)
 
 
 def read_limits(path: Path) -> tuple[DeviceLimit, ...]:

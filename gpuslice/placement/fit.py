@@ -34,7 +34,7 @@ class Fit(NamedTuple):
 Known = dict[tuple[tuple[Room, ...], int], Fit | Obstacle]
 """What was found for one shape and policy, by the state of a node's cards and its free CPU."""
 _KEPT: Final = 256
-"""States that are remembered for a class of pods; 300 bytes each."""
+"""States that are remembered for a class of pods; 400 bytes each on nodes of 8 cards."""
 
 
 def fit_node(
@@ -89,8 +89,7 @@ def fit_again(known: Known, fleet: Fleet, row: int, shape: PodShape, policy: "Po
     if policy.joint is None or shape.selection is not None or not shape.is_one_slice:
         return fit_node(fleet, row, shape, policy)
     view = planning_view(fleet, row, shape)
-    if view.changed or not view.state:
-        look_round(view)
+    look_round(view)
     state = view.state, view.cpu_free
     found = known.get(state)
     if found is None:
@@ -126,8 +125,7 @@ def fit_blocks(
 
 def fit_slice(view: NodeView, shape: PodShape, policy: "Policy") -> Fit | Obstacle:
     """Do what :func:`fit_blocks` does for a pod of one slice, in a third of the time: most pods are such."""
-    if view.changed or not view.state:
-        look_round(view)
+    look_round(view)
     block, selection = shape.blocks[0], shape.selection
     rooms = view.firsts if selection is None else accepted(view, selection)
     joint = policy.joint if view.facts.one_kind else None

@@ -103,7 +103,7 @@ class NodeView:
     rooms: list["Room"] = field(default_factory=list)
     """State of each card without the plan, once :mod:`gpuslice.placement.room` was asked."""
     state: tuple["Room", ...] = ()
-    """The same as ``rooms``, as a key: nodes of equal state differ in names, links and NUMA nodes only."""
+    """The same as ``rooms``, as a key: the cards of nodes of equal state have the same left."""
     firsts: list[tuple[int, "Room"]] = field(default_factory=list)
     """Columns and states of the cards, of those in the same state only the first."""
     changed: set[int] = field(default_factory=set)

@@ -186,7 +186,7 @@ class DirectProtocol(HttpToolsProtocol):
             return
         path = self.url.partition(b"?")[0]
         handler = self._direct.handlers.get(path) if self.parser.get_method() == b"POST" else None
-        if handler is not None and (self.cycle is None or self.cycle.response_complete):
+        if handler is not None and not self._application_answers:
             self._handler = handler
             self._expect_body()
         elif handler is None and self._answering is None:

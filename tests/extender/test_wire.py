@@ -97,6 +97,7 @@ ODD_BODIES = [
     *(b'{"Pod":7,"NodeNames":%b}' % names for names in LISTS),
     *(b'{"Pod":null,"NodeNames":%b]' % names for names in LISTS),
     *(b',"NodeNames":%b}' % names for names in LISTS),
+    *(b'{,"NodeNames":%b}' % names for names in LISTS),
     b"",
     b"}",
 ]

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def serving_direct(handlers: dict[bytes, Any]) -> AsyncIterator[int]:
+async def serving_direct(handlers: dict[bytes, Any], application: Any = answer_ok) -> AsyncIterator[int]:
     stopping, started, listening = asyncio.Event(), asyncio.Event(), open_socket("127.0.0.1:0")
-    serving = serve_http(answer_ok, listening, stopping, direct=Direct(handlers), on_started=started.set)
+    serving = serve_http(application, listening, stopping, direct=Direct(handlers), on_started=started.set)
     task = asyncio.create_task(until_stopped(stopping, serving=serving))
     await started.wait()
     try:
@@ -120,6 +120,29 @@ async def test_hot_paths_are_answered_from_the_parser(sent: list[bytes], expecte
         before, at, found = found.partition(text)
         assert at, (text, before)
     assert b"[" not in found
+
+
+async def test_the_application_knows_the_connection_also_after_requests_that_passed_it_by() -> None:
+    seen: list[dict[str, Any]] = []
+
+    async def noting(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope)
+        await answer_ok(scope, receive, send)
+
+    async with serving_direct(HANDLERS, noting) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(b"/now", b"1"))
+        await reader.readuntil(b"[1]")
+        writer.write(request(b"/other?a=b", b"2", b"X-More: 7", LAST))
+        await asyncio.wait_for(reader.read(), 5)
+        client = writer.get_extra_info("sockname")
+        writer.close()
+    (scope,) = seen
+    expected = {"scheme": "http", "server": ("127.0.0.1", port), "client": client, "path": "/other"}
+    assert {name: scope[name] for name in expected} == expected
+    assert scope["query_string"] == b"a=b"
+    headers = [(b"host", b"x"), (b"content-length", b"1"), (b"x-more", b"7"), (b"connection", b"close")]
+    assert scope["headers"] == headers
 
 
 async def pour(writer: asyncio.StreamWriter) -> None:
