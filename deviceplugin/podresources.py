@@ -36,13 +36,12 @@ class PodResources:
         self._socket = socket
         self._channel: grpc.aio.Channel | None = None
         self._stub: rpc.PodResourcesListerAsyncStub | None = None
-        self._answered = False
         self.failures = 0
 
     async def list(self, resource: str) -> Listing | None:
         """Return every pod's devices of one resource, or None when the kubelet does not answer in time."""
-        # Where it answered last time the file system need not be asked: if it is gone, the call fails at once.
-        if not self._answered and not self._has_socket():
+        # To dial a socket that is not there makes the channel wait before it dials again, also once it is there.
+        if not self._has_socket():
             return None
         stub = self._stub or self._open()
         clock = asyncio.get_running_loop().time
@@ -51,13 +50,14 @@ class PodResources:
             try:
                 answer = await stub.List(pb.ListPodResourcesRequest(), timeout=deadline - clock())
             except grpc.aio.AioRpcError as error:
-                self._answered = False
                 self.failures += 1
+                if error.code() is grpc.StatusCode.UNAVAILABLE and stub is self._stub:
+                    # Nobody listens there any more, or not yet: the same wait, which a new channel does not know.
+                    await self.close()
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or attempt == _ATTEMPTS - 1:
                     return None
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
-                self._answered = True
                 return _Listed(answer, resource)
         return None
 
@@ -70,10 +70,10 @@ class PodResources:
         return self._stub
 
     async def close(self) -> None:
-        """Close the connection."""
-        if self._channel is not None:
-            await self._channel.close()
-            self._channel = self._stub = None
+        """Close the connection; calls on it may end. The next call opens another."""
+        channel, self._channel, self._stub = self._channel, None, None
+        if channel is not None:
+            await channel.close(_CALL_SECONDS)
 
 
 class _Listed(Mapping[tuple[str, str], Mapping[str, frozenset[str]]]):
