@@ -95,6 +95,10 @@ class Foreseen(Value, frozen=True):
     preference: Preference
 
 
+_ModesOf = Callable[[Iterable[SliceShare]], Mapping[str, str]]
+"""Card to sharing mode, as it is now."""
+
+
 def _no_modes(_shares: Iterable[SliceShare]) -> Mapping[str, str]:
     return {}
 
@@ -315,24 +319,17 @@ class Book:
     # -- Allocate -------------------------------------------------------------------------------------------------
 
     def allocate(
-        self,
-        ids: Iterable[str],
-        grant_id: str,
-        *,
-        late: bool = True,
-        modes_of: Callable[[Iterable[SliceShare]], Mapping[str, str]] = _no_modes,
+        self, ids: Iterable[str], grant_id: str, *, late: bool = True, modes_of: _ModesOf = _no_modes
     ) -> Grant:
         """Record that the kubelet gives `ids` to a container, and say whose they are by all we know now.
 
         A grant with identity UNMANAGED belongs to no pod of our scheduler; the caller applies its policy.
         """
-        grant = self._grant_for(frozenset(ids), grant_id, late, modes_of)
+        grant = self._grant_for(frozenset(ids), grant_id, late=late, modes_of=modes_of)
         self._enter(grant)
         return grant
 
-    def _grant_for(
-        self, wanted: frozenset[str], grant_id: str, late: bool, modes_of: Callable[..., Mapping[str, str]]
-    ) -> Grant:
+    def _grant_for(self, wanted: frozenset[str], grant_id: str, *, late: bool, modes_of: _ModesOf) -> Grant:
         tenant, need, identity = self._container_for(wanted)
         if tenant is None or need is None:
             return Grant(grant_id, self.resource, wanted, "", "", Identity.UNMANAGED)
@@ -358,15 +355,17 @@ class Book:
 
     # -- Allocate, foreseen ---------------------------------------------------------------------------------------
 
-    def foresee(
-        self, grant_id: str, *, late: bool, modes_of: Callable[[Iterable[SliceShare]], Mapping[str, str]]
-    ) -> Foreseen | None:
+    def foresee(self, grant_id: str, *, late: bool, modes_of: _ModesOf) -> Foreseen | None:
         """Return the grant that the next Allocate makes if the kubelet takes what was preferred; None: not certain."""
         preference = self._preference
         tenant = self.tenants.get(preference.uid) if preference is not None else None
         if preference is None or tenant is None or not preference.exact or not tenant.managed:
             return None
-        return Foreseen(self._grant_for(frozenset(preference.ids), grant_id, late, modes_of), tenant, preference)
+        grant = self._grant_for(frozenset(preference.ids), grant_id, late=late, modes_of=modes_of)
+        if (grant.uid, grant.container) != (tenant.uid, preference.container):
+            # A reservation that names one slice twice: its IDs are fewer than the container asks for.
+            return None
+        return Foreseen(grant, tenant, preference)
 
     def allocate_as_foreseen(self, foreseen: Foreseen, ids: Collection[str]) -> bool:
         """Record the foreseen grant, if it is what :meth:`allocate` would make of `ids` now; else change nothing."""

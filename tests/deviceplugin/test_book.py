@@ -161,6 +161,9 @@ def test_a_grant_is_foreseen_only_while_nothing_has_changed(
     [
         pytest.param(replace(P, problem="not ours"), ALL, id="a pod of another scheduler"),
         pytest.param(P, [at(3, 3)], id="its slice is not on offer"),
+        pytest.param(
+            tenant("p", need("c", at(0, 0), at(0, 0))), ALL, id="a reservation that names one slice twice: nobody's"
+        ),
     ],
 )
 def test_what_is_not_certain_is_not_foreseen(pod: Tenant, offered: list[str]) -> None:
