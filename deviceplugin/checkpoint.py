@@ -61,6 +61,7 @@ _entry_decoder = msgspec.json.Decoder(_EntryWire)
 _plain = re.compile(r"[A-Za-z0-9:._/-]+").fullmatch
 # No string holds these: a quotation mark in a string is escaped.
 _ENTRY = '{"PodUID":'
+_ENTRIES = '"PodDeviceEntries":'
 _AFTER_ENTRIES = '"RegisteredDevices":'
 _TAIL_BYTES = 40
 _whole = re.compile(rb'.*"Checksum": ?\d+}\s*', re.DOTALL).fullmatch
@@ -140,6 +141,8 @@ def _entries_around(content: bytes, names: Iterable[str]) -> list[_EntryWire] | 
     try:
         text = content.decode()
         last = text.rindex(_AFTER_ENTRIES)
+        if text.find(_ENTRIES, last) >= 0:
+            return None
         for name in names:
             at = text.find(name, 0, last)
             while at >= 0:

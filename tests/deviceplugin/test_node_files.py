@@ -88,6 +88,16 @@ def test_an_entry_that_does_not_begin_with_its_pod_is_found_too() -> None:
     assert [entry.container for entry in found] == ["second"]
 
 
+@pytest.mark.parametrize("pod_first", [True, False])
+def test_entries_that_come_after_the_registered_devices_are_found_too(pod_first: bool) -> None:
+    entry = entry_of("first", ["GPU-1::1"])
+    entries = [entry if pod_first else dict(reversed(entry.items()))]
+    data = {"RegisteredDevices": {"r/x": ["GPU-1::1"]}, "PodDeviceEntries": entries}
+    found = checkpoint.parse(json.dumps({"Data": data, "Checksum": 7}).encode(), frozenset({"GPU-1::1"}))
+    assert found is not None
+    assert [each.container for each in found] == ["first"]
+
+
 @given(st.integers(0, 400))
 def test_a_checkpoint_that_is_cut_short_is_no_checkpoint_wherever_it_ends(length: int) -> None:
     entries = [entry_of("first", ["GPU-1::1"]), entry_of("second", ["GPU-1::2"])]
