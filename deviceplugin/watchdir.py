@@ -1,4 +1,4 @@
-"""Notice changes in a directory at once: inotify through libc, behind an asyncio event.
+"""Notice changes in a directory, or of some files in it, at once: inotify through libc, behind an asyncio event.
 
 inotify alone is not enough (the directory itself may be replaced, events may be lost), so users also look again every
 few seconds; see deviceplugin.registration.
@@ -17,6 +17,7 @@ _IN_MOVED_TO = 0x80
 _IN_DELETE_SELF = 0x400
 _IN_MOVE_SELF = 0x800
 _IN_ATTRIB = 0x4
+_IN_IGNORED = 0x8000
 _IN_ONLYDIR = 0x01000000
 # struct inotify_event: watch descriptor, mask, cookie, length of the name that follows (padded with zero bytes).
 _EVENT = struct.Struct("iIII")
@@ -24,15 +25,19 @@ _MASK = _IN_CREATE | _IN_DELETE | _IN_MOVED_TO | _IN_DELETE_SELF | _IN_ONLYDIR
 # A file that is removed, or has another put in its place, loses a link at once and its inode later.
 _FILE_MASK = _IN_ATTRIB | _IN_MOVE_SELF | _IN_DELETE_SELF
 
+# The mark of the event that says that the kernel's queue was full.
+_LOST_EVENTS = -1
+
 _Watched = tuple[tuple[Path, int, int], ...]
 """Each path with the device and inode that it led to."""
 
 
 class DirectoryWatch:
-    """Calls `changed` on the event loop when something happens in the directory. Close it when done.
+    """Calls `changed` on the event loop when something happens in the directory, or to files in it. Close it when done.
 
-    Only files whose names end in `suffix` count: the kubelet rewrites its checkpoint in the same directory at each
-    allocation. What happens to the directory itself has no name and always counts.
+    While the directory is watched, only files whose names end in `suffix` count: the kubelet rewrites its checkpoint in
+    the same directory at each allocation. What happens to the directory itself, or to a file that is watched, always
+    counts, whatever it is called.
     """
 
     def __init__(self, directory: Path, changed: Callable[[], None], *, suffix: str = "") -> None:
@@ -42,13 +47,14 @@ class DirectoryWatch:
         self._descriptor = -1
         self._watched: _Watched = ()
         self._marks: list[int] = []
-        """What the kernel calls them."""
+        """What the kernel calls the watches of these paths."""
 
     def ensure(self, *files: Path) -> bool:
-        """Start watching, or start anew when the directory was replaced; tell whether anything is watched now.
+        """Start watching, or start anew when a path leads elsewhere now; tell whether anything is watched now.
 
         Args:
-            files: While all of these are there, only their end counts, and nothing else in the directory wakes us.
+            files: While all of these are there, they are watched and not the directory: only their end counts, or a
+                change of their modes or owners.
         """
         masks = dict.fromkeys(files, _FILE_MASK) if files else {self._directory: _MASK}
         wanted = _identities(masks) or _identities(masks := {self._directory: _MASK})
@@ -90,8 +96,19 @@ class DirectoryWatch:
             self.close()
             self._changed()
             return
-        if any(not name or name.endswith(self._suffix) for name in _names(events)):
+        # All of them are looked at, see there.
+        if [event for event in _split(events) if self._counts(*event)]:
             self._changed()
+
+    def _counts(self, mark: int, mask: int, name: bytes) -> bool:
+        """Tell whether an event matters; where it ended a watch, see to it that the next `ensure` makes another."""
+        if mark not in (*self._marks, _LOST_EVENTS):
+            # Of a watch that `ensure` has removed since.
+            return False
+        if mask & _IN_IGNORED or mark == _LOST_EVENTS:
+            # The inode is gone, and a new file may have the same number.
+            self._watched = ()
+        return not name or name.endswith(self._suffix)
 
 
 def _identities(paths: Iterable[Path]) -> _Watched:
@@ -106,11 +123,11 @@ def _identities(paths: Iterable[Path]) -> _Watched:
     return tuple(found)
 
 
-def _names(events: bytes) -> Iterator[bytes]:
-    """Yield the file name of each event; empty for the directory itself, and when events were lost."""
+def _split(events: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield mark, mask and name of each event; a name only for what happens to a file in a watched directory."""
     at = 0
     while at < len(events):
-        *_, length = _EVENT.unpack_from(events, at)
+        mark, mask, _, length = _EVENT.unpack_from(events, at)
         at += _EVENT.size
-        yield events[at : at + length].rstrip(b"\0")
+        yield mark, mask, events[at : at + length].rstrip(b"\0")
         at += length

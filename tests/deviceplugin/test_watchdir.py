@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin import watchdir
 from deviceplugin.watchdir import DirectoryWatch
 
 
@@ -31,14 +32,18 @@ CHANGES = [
 ]
 
 
+async def taken() -> None:
+    """What the kernel has for us is there before a change returns: two rounds of the event loop take it."""
+    for _ in range(2):
+        await asyncio.sleep(0)
+
+
 async def wakes(directory: Path, change: Change, *files: Path) -> bool:
     woken: list[bool] = []
     watch = DirectoryWatch(directory, lambda: woken.append(True), suffix=".sock")
     assert watch.ensure(*files)
     change(directory)
-    # What the kernel has for us is there before the change returns: two rounds of the event loop take it.
-    for _ in range(2):
-        await asyncio.sleep(0)
+    await taken()
     watch.close()
     return bool(woken)
 
@@ -64,3 +69,33 @@ async def test_while_a_socket_is_missing_the_directory_is_watched_for_it(tmp_pat
     bind(tmp_path / "own.sock")
     files = [tmp_path / "kubelet.sock", tmp_path / "own.sock"]
     assert await wakes(tmp_path, lambda d: bind(d / "kubelet.sock"), *files)
+
+
+@pytest.mark.anyio
+async def test_a_new_socket_with_the_number_of_the_old_one_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems use an inode's number again at once; the watch of the old inode went with it."""
+    identities = watchdir._identities
+    monkeypatch.setattr(watchdir, "_identities", lambda paths: tuple((path, 0, 0) for path, *_ in identities(paths)))
+    path, woken = tmp_path / "kubelet.sock", list[bool]()
+    watch = DirectoryWatch(tmp_path, lambda: woken.append(True), suffix=".sock")
+    for _ in range(3):
+        bind(path)
+        assert watch.ensure(path)
+        path.unlink()
+        await taken()
+    watch.close()
+    assert len(woken) == 3
+
+
+@pytest.mark.anyio
+async def test_the_end_of_a_watch_by_ourselves_wakes_nobody(tmp_path: Path) -> None:
+    path, woken = tmp_path / "kubelet.sock", list[bool]()
+    bind(path)
+    watch = DirectoryWatch(tmp_path, lambda: woken.append(True), suffix=".sock")
+    for files in ((), (path,), ()):
+        assert watch.ensure(*files)
+        await taken()
+    watch.close()
+    assert woken == []
