@@ -4,7 +4,6 @@ The kubelet keeps only the *name* for the pod's life; what it means is written (
 Format: CDI 0.5.0, https://github.com/cncf-tags/container-device-interface.
 """
 
-import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,14 +24,14 @@ def device_name(grant_id: str) -> str:
     return f"{KIND}={grant_id}"
 
 
-def path_of(directory: Path, grant_id: str) -> Path:
+def path_of(directory: Path, grant_id: str) -> str:
     """Return the file that describes a grant."""
-    return directory / f"{_PREFIX}{grant_id}.json"
+    return os.path.join(directory, f"{_PREFIX}{grant_id}.json")
 
 
 def write(directory: Path, grant_id: str, edits: Edits) -> Path:
     """Write a grant's specification in one step, so that no runtime reads half of it."""
-    path = path_of(directory, grant_id)
+    path = Path(path_of(directory, grant_id))
     content = _encoder.encode(specification(grant_id, edits))
     try:
         write_whole(path, content)
@@ -40,12 +39,6 @@ def write(directory: Path, grant_id: str, edits: Edits) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
     return path
-
-
-def remove(directory: Path, grant_id: str) -> None:
-    """Remove a grant's specification; absence is fine."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(directory, f"{_PREFIX}{grant_id}.json"))
 
 
 def written(directory: Path) -> Iterable[str]:

@@ -101,7 +101,7 @@ class Delivery:
 
     def remove(self, grant_id: str) -> None:
         """Remove everything of a grant whose container will not run again."""
-        cdi.remove(self._cdi, grant_id)
+        _unlink(cdi.path_of(self._cdi, grant_id))
         # By plain text: a path object for each of the files takes as long as their removal.
         directory = os.path.join(self._grants, grant_id)
         try:

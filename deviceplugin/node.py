@@ -1,6 +1,7 @@
 """What all resources of this node share: its cards, its configuration, its pods, and the means to act."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -69,12 +70,11 @@ class Turns:
         async with self._lock:
             loop = asyncio.get_running_loop()
             while not self._free.is_set() and loop.time() < self._until:
-                # A timer where somebody waits, not for each call: it would wake the event loop for nobody.
-                expiry = loop.call_at(self._until, self._free.set)
-                try:
-                    await self._free.wait()
-                finally:
-                    expiry.cancel()
+                # A timer where somebody waits, not for each call: it would wake the event loop for nobody. It opens
+                # nothing: another Allocate may be due by then.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(self._until):
+                        await self._free.wait()
             await asyncio.sleep(0)
 
 

@@ -35,6 +35,7 @@ class HostPaths(Value, frozen=True):
 
 
 SharingMode = Callable[[Sequence[SliceShare], HostPaths], Edits]
+"""What the shares of one mode add. A CDI specification, where that is the way, holds neither annotations nor names."""
 
 
 def _hami_core(shares: Sequence[SliceShare], paths: HostPaths) -> Edits:
@@ -102,24 +103,22 @@ def mode_of(offers: Offers, grant: Grant, card: str) -> str:
 
 def describe(grant: Grant, offers: Offers, settings: NodeSettings, paths: HostPaths) -> Edits:
     """Return everything the container gets, before it is known how the runtime is told."""
-    env = dict(settings.container_env)
-    mounts = [Mount(host, inside) for host, inside in settings.container_mounts]
+    edits = Edits(
+        dict(settings.container_env), tuple([Mount(host, inside) for host, inside in settings.container_mounts])
+    )
     cards = [share.card for share in grant.shares]
     by_mode: dict[str, list[SliceShare]] = {}
     for card, share in zip(cards, grant.shares, strict=True):
         by_mode.setdefault(mode_of(offers, grant, card), []).append(share)
     for mode, shares in by_mode.items():
-        made = MODES[mode](shares, paths)
-        env |= made.env
-        mounts += made.mounts
+        edits = edits.merged(MODES[mode](shares, paths))
+    env = {GRANT_VARIABLE: grant.id, "NVIDIA_VISIBLE_DEVICES": ",".join(cards) or "void"}
     if "hami-core" in by_mode:
         env["CUDA_TASK_PRIORITY"] = str(grant.priority)
-    env[GRANT_VARIABLE] = grant.id
-    env["NVIDIA_VISIBLE_DEVICES"] = ",".join(cards) or "void"
     nodes: tuple[DeviceNode, ...] = ()
     if settings.pass_device_specs:
         nodes = device_nodes([offer for card in cards if (offer := offers.by_uuid.get(card))])
-    return Edits(env, tuple(mounts), nodes)
+    return edits.merged(Edits(env, devices=nodes))
 
 
 def device_nodes(offers: Sequence[Offer], exists: Callable[[str], bool] = os.path.exists) -> tuple[DeviceNode, ...]:

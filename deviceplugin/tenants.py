@@ -37,7 +37,7 @@ class Need(Value, frozen=True):
 
 @dataclass(frozen=True)
 class Tenant:
-    """One pod that is bound to this node and needs devices. All pods of a node are looked through for each start."""
+    """One pod that is bound to this node and needs devices. What it adds up to is worked out once, when it is asked."""
 
     uid: str
     namespace: str
