@@ -244,7 +244,9 @@ _decode_allocation = lru_cache(maxsize=256)(annotations.decode_allocation)
 
 def _state(pod: Pod) -> tuple[frozenset[str], bool, bool, bool]:
     """Return which containers have started, and whether the pod is terminal, terminating, initialized."""
-    return _started(pod), pod.is_terminal, pod.is_terminating, _initialized(pod)
+    # Without init containers the condition says nothing of what the pod holds.
+    initialized = bool(pod.spec.init_containers) and pod.is_initialized
+    return _started(pod), pod.is_terminal, pod.is_terminating, initialized
 
 
 def _started(pod: Pod) -> frozenset[str]:
@@ -259,13 +261,3 @@ def _started(pod: Pod) -> frozenset[str]:
             if (state := status.state) is not None and (state.running is not None or state.terminated is not None)
         ]
     )
-
-
-def _initialized(pod: Pod) -> bool:
-    if not pod.spec.init_containers:
-        # It says nothing of what the pod holds.
-        return False
-    for condition in pod.status.conditions or ():
-        if condition.type == "Initialized":
-            return condition.status == "True"
-    return False

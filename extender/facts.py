@@ -80,7 +80,7 @@ def pod_facts(pod: Pod, families: Families | None = None, foreign: ForeignShares
         allocation=allocation,
         roles=roles_of(pod) if holds else (),
         terminal=pod.is_terminal,
-        init_done=_init_done(pod),
+        init_done=pod.is_initialized,
         terminating=pod.is_terminating,
         priority=pod.spec.priority or 0,
         cpu_milli=cpu_milli_of(pod),
@@ -237,14 +237,6 @@ def _own_record(pod: Pod) -> PodAllocation | None:
 def _decoded(text: str) -> PodAllocation:
     """Read an allocation; a pod comes by several times with the same one."""
     return decode_allocation("pod", text)
-
-
-def _init_done(pod: Pod) -> bool:
-    """Tell whether all init containers have ended; the kubelet says so in the condition Initialized."""
-    for condition in pod.status.conditions or ():
-        if condition.type == "Initialized":
-            return condition.status == "True"
-    return False
 
 
 @lru_cache(maxsize=4096)

@@ -204,6 +204,14 @@ class Pod(_View, frozen=True):
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
+    def is_initialized(self) -> bool:
+        """Whether all init containers have ended, as the kubelet says."""
+        for condition in self.status.conditions or ():
+            if condition.type == "Initialized":
+                return condition.status == "True"
+        return False
+
+    @property
     def is_terminating(self) -> bool:
         """Whether deletion has been asked for; the pod still holds its share until it is gone."""
         return self.metadata.deletion_timestamp is not None
