@@ -13,7 +13,8 @@ async def test_it_dials_back_inside_register_with_authority_localhost(rig: Rig, 
     tap = Wiretap()
     async with tap.before(rig.places, await probe.serve()) as endpoint:
         await probe.register(endpoint)
-        assert probe.calls == ["options"]
+        # What the kubelet asks next may have come by now.
+        assert probe.calls[:1] == ["options"]
         assert tap.names_localhost()
         await probe.close()
 
