@@ -339,7 +339,6 @@ def _first_content(devices: tuple[DeviceLimit, ...]) -> bytes:
     return header + records + bytes(layout.LIMITS_FILE_SIZE - layout.LIMITS_HINTS_AT)
 
 
-@lru_cache(maxsize=_KEPT)
 def _encode_records(devices: tuple[DeviceLimit, ...]) -> bytes:
     _check(devices)
     out = bytearray(layout.LIMITS_HINTS_AT - layout.LIMITS_RECORDS_AT)

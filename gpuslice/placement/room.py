@@ -48,12 +48,9 @@ class Room:
         """Return the thousandths left with the one slice of a block on the card, which can hold it."""
         if block.exclusive or self.last_slot:
             return 0
-        request, total = block.wanted[0][1], self.total_memory
-        # What request.memory_on and part_left do, in one call: this is asked for every changed node and class of pods.
-        wanted = total * request.memory_percent // 100 if request.memory_percent else request.memory_mib
-        by_memory = MILLI * (self.memory - wanted) // total if total else 0
-        by_cores = MILLI * (self.cores - request.core_percent) // self.total_cores if self.total_cores else 0
-        return max(0, min(by_cores, by_memory))
+        request = block.wanted[0][1]
+        memory = self.memory - request.memory_on(self.total_memory)
+        return part_left(self.total_memory, memory, self.total_cores, self.cores - request.core_percent)
 
 
 def part_left(total_memory: int, memory: int, total_cores: int, cores: int) -> int:

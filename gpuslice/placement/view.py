@@ -157,8 +157,7 @@ def planning_view(fleet: Fleet, row: int, shape: PodShape) -> NodeView:
         return view
     view = known[1]
     view.cpu_wanted = shape.cpu_milli
-    if view.chosen or view.moved or view.left:
-        clear(view)
+    clear(view)
     if known[0] != version:
         _update(view, fleet, row)
         kept[row] = (version, view)
